@@ -67,7 +67,7 @@ def _row(case: Case, folder: Path) -> None:
 
 
 def _encoder_row(case: bert.Case, folder: Path) -> None:
-    right, ids = case.save(folder), bert.prompt(TEXT)
+    right, ids = case.save(folder), prompt(TEXT)
     model, hidden = case.open(folder), bert.expected(right, ids, padding=bert.LENGTH - TEXT)
     reference, (shards, embedding) = bert.referred(model, ids)[0], bert.converted(model, ids)
     pairs = ((reference, hidden), (shards, hidden), (embedding, bert.pooled(hidden, case)))

@@ -43,7 +43,6 @@ class Rewinding(Protocol):
 
 Watch: TypeAlias = "Callable[[Wire, Streams], None]"
 """Called after each block with its wire and the streams, of all positions."""
-
 Residual: TypeAlias = Callable[[Sequence[FloatArray]], "list[FloatArray] | None"]
 """What the residual path alone gives of sequences `[T, C]`; None where there is none."""
 
@@ -57,10 +56,9 @@ class ChainStep:
     """One shard of a chain and its place in it.
 
     Attributes:
-        open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
+        open: begins a sequence.
         sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
         together: several whole sequences at once, where that is cheaper than one by one.
-        residual: what the residual path alone gives.
         causal: whether position 0 sees itself alone.
     """
 
@@ -107,7 +105,6 @@ class Chain:
     """Shards in running order.
 
     Attributes:
-        embed: token ids to hidden states `[T, C]`.
         positions: the longest sequence that they can take, if there is an end.
         widest: the largest T of a call, if there is one; longer inputs are several calls.
     """
@@ -146,11 +143,7 @@ class Chain:
         return decoder.finished(decoder.streams())[EMBEDDING]
 
     def answer(
-        self,
-        ids: Sequence[int],
-        count: int,
-        guess: Sequence[int] = (),
-        watch: Watch | None = None,
+        self, ids: Sequence[int], count: int, guess: Sequence[int] = (), watch: Watch | None = None
     ) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 
@@ -261,7 +254,7 @@ def lead(logits: FloatArray) -> float:
 
 
 Timer: TypeAlias = Callable[[], float]
-"""A clock of seconds: the wall's, or `time.process_time`, which other processes hardly disturb."""
+"""A clock of seconds."""
 HOST = "host"
 """The part of a step that is no shard's: embedding, streams, the likeliest token."""
 
@@ -269,16 +262,12 @@ HOST = "host"
 class Decoding:
     """Continues a prompt by the likeliest token, one at every call, and times it by part.
 
-    Args:
-        chain: with states, each call computes one position; without, the whole text again.
-        ids: the prompt, which is computed here.
-        count: tokens that it is to be continued by, the one after the prompt included.
-        timer: the clock.
+    A chain with states computes one position a call, any other the whole text again. `count` tokens
+    are to come, the one after the prompt, which is computed here, included.
 
     Attributes:
         tokens: the continuation so far.
-        steps: for each further token seconds by part, kinds of shards and `host`; their sum is
-            the step's time.
+        steps: for each further token seconds by part, kinds of shards and `host`.
 
     Raises:
         ExecutionError: prompt and tokens do not fit the chain, or a logit is not finite.
@@ -317,8 +306,6 @@ class Decoding:
         return {part: float(np.median([step.get(part, 0.0) for step in counted])) for part in parts}
 
     def _timed(self, step: ChainStep) -> ChainStep:
-        """The shard, its time added to its kind's."""
-
         def open_sequence() -> ShardRun:
             run = step.open()
 

@@ -30,7 +30,7 @@ from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.atomic import replacing
 from pytest_ane.mlprogram.errors import GoldenError
-from pytest_ane.models.families import Layout, Port, pools, recurrent_of, shifts
+from pytest_ane.models.families import Layout, Port, trait
 from pytest_ane.probes.cases import Case, output_kinds, package_case, with_prefix
 from pytest_ane.probes.domains import may_be_left_out
 from pytest_ane.probes.recording import (
@@ -212,7 +212,7 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     hidden, expected = probe["input"], probe["expected"]
     length, width = hidden.shape
     calls, name = note.calls_of(length), shard.qualified
-    rows = 1 if pools(layout) else len(kept_rows(calls))
+    rows = 1 if trait(layout, "pools") else len(kept_rows(calls))
     end = max(start + size for start, size in calls)
     problems = {
         f"input has {width} channels, and {name} takes {layout.width}; is it another shard's": (
@@ -229,10 +229,10 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
         "or record shorter probes": layout.sees == "state" and end > shard.context,
         f"input goes back to a position at which no call began, and {name} has recurrent states, "
         "which are known only there; record it again": (
-            bool(recurrent_of(layout)) and not goes_back_to_calls(calls)
+            bool(trait(layout, "recurrent")) and not goes_back_to_calls(calls)
         ),
         f"input begins at position {calls[0][0]}, and sequences of {name} begin at 0; record it "
-        "again": calls[0][0] > note.before and not shifts(layout),
+        "again": calls[0][0] > note.before and not trait(layout, "shifts"),
     }
     if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
         raise GoldenError(f"{golden.path}: {i}.{wrong}.")

@@ -33,14 +33,10 @@ from pytest_ane.models.families import (
     Routes,
     Wire,
     apply_output,
-    entry_scale,
-    is_causal,
     optional,
     ports_of,
-    recurrent_of,
     shard_input,
-    shifts,
-    window_of,
+    trait,
 )
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.probes.cases import Case, with_prefix
@@ -122,8 +118,8 @@ class HiddenProbe:
             rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
             expected={"y": self.expected},
             length=len(kept),
-            input_max=float(np.abs(self.hidden).max(initial=0.0)) * entry_scale(layout),
-            causal=is_causal(layout),
+            input_max=float(np.abs(self.hidden).max(initial=0.0)) * trait(layout, "entry_scale"),
+            causal=trait(layout, "causal"),
             start=self.start,
             residual={} if self.residual is None else {"y": self.residual},
             routed=self.routed,
@@ -131,8 +127,8 @@ class HiddenProbe:
             left_out=self.left_out,
             undecided=self.undecided,
             states=self.states,
-            restored=_restored(self.calls) if recurrent_of(layout) else {},
-            recurrent=recurrent_of(layout) or (),
+            restored=_restored(self.calls) if trait(layout, "recurrent") else {},
+            recurrent=trait(layout, "recurrent") or (),
         )
 
 
@@ -223,7 +219,7 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
         for kind, name, hidden in seeded(
             [kind for kind in probes.kinds if is_end or kind != "extreme"],
             count=probes.count if is_end else 1, seed=probes.seed,
-            length=length, width=layout.width, edge=FP16_EDGE / entry_scale(layout),
+            length=length, width=layout.width, edge=FP16_EDGE / trait(layout, "entry_scale"),
             captured=statistics,
         ):  # fmt: skip
             by = f" in steps of {chunk}" if stateful else ""
@@ -262,9 +258,9 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         yield HiddenProbe("massive", name, 0, calls, hidden, left_out=channels)
     sequences: list[tuple[str, str, Calls]] = []
     if stateful and "ragged" in kinds:
-        spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))
+        spans = ragged_calls(largest, shard.context, anywhere=trait(layout, "shifts"))
         sequences += [("ragged", f"positions {c[0][0]} to {sum(c[-1]) - 1}", c) for c in spans]
-    if stateful and "rewrite" in kinds and recurrent_of(layout) is not None:
+    if stateful and "rewrite" in kinds and trait(layout, "recurrent") is not None:
         twice = rewrite_calls(largest, shard.context)
         sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
     for kind, where, calls in sequences:
@@ -287,13 +283,13 @@ def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, 
 
     Only where the others do not get there: it would take hundreds of calls.
     """
-    window, context = window_of(layout), shard.context
+    window, context = trait(layout, "window"), shard.context
     if window is None or layout.sees != "state" or "ragged" not in shard.probes.kinds:
         return
     largest = min(shard.max_tokens, context)
     sizes = [size for size in _RAGGED if size <= largest][:5]
     start, end = window - sum(sizes) // 2, window + -(-sum(sizes) // 2)
-    reached = sum(ragged_calls(largest, context, anywhere=shifts(layout))[0][-1])
+    reached = sum(ragged_calls(largest, context, anywhere=trait(layout, "shifts"))[0][-1])
     if reached > window or end > context:
         return
     shape = (end, layout.width)

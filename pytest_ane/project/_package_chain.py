@@ -17,15 +17,7 @@ from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature, Function, MLModel, TensorType
-from pytest_ane.models.families import (
-    Branch,
-    Layout,
-    Wire,
-    calls_of,
-    feedback_of,
-    first_feedback,
-    recurrent_of,
-)
+from pytest_ane.models.families import Branch, Layout, Wire, calls_of, trait
 from pytest_ane.probes.domains import flexible_axis
 from pytest_ane.probes.inputs import Call, Domain, draw
 
@@ -375,7 +367,7 @@ class ShardSequence:
     def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:
         self._runner, self._layout, self._limit = runner, layout, limit
         self._state, self._start = runner.make_state(), 0
-        self._feedback: dict[str, Array] = dict(first_feedback(layout))
+        self._feedback: dict[str, Array] = dict(trait(layout, "begin"))
         self._latest: FloatArray | None = None
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
@@ -390,14 +382,14 @@ class ShardSequence:
     def _call(self, hidden: FloatArray) -> FloatArray:
         inputs = {**self._layout.inputs(hidden, self._start), **self._feedback}
         outputs = self._runner.predict(inputs, self._state)
-        for output, name in feedback_of(self._layout).items():
+        for output, name in trait(self._layout, "feedback").items():
             self._feedback[name] = outputs[output]
         self._start += len(hidden)
         return self._layout.output(outputs)[: len(hidden)]
 
     def mark(self) -> Mark:
         """Save the current position, with copies of the recurrent states."""
-        names = recurrent_of(self._layout)
+        names = trait(self._layout, "recurrent")
         states = self._runner.read_states(self._state, names)
         return Mark(self._start, states, dict(self._feedback))
 

@@ -15,7 +15,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Wire, is_causal, optional
+from pytest_ane.models.families import Wire, optional, trait
 from pytest_ane.probes.exact_chain import GoldenPrompt, reference_chain
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
@@ -79,7 +79,7 @@ class Stack:
                 lambda: ShardSequence(runner, layout, limit),
                 layout.sees,
                 residual=residual,
-                causal=is_causal(layout),
+                causal=trait(layout, "causal"),
             )
 
         steps = tuple(map(step, self._opened.wiring))

@@ -41,7 +41,7 @@ from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.mlprogram.memory import bytes_text, free_memory
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.models.families import Cut, Family, LanguageModel, ports_of
-from pytest_ane.models.families.bert.config import POOLING
+from pytest_ane.models.families.bert import POOLING
 from pytest_ane.models.families.registry import family_of, get_family, is_encoder
 from pytest_ane.models.sources import Source, open_source, source_path
 from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole

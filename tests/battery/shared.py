@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.decoder import _weights as weights
+from pytest_ane.models.families.decoder import _reference as weights
 from tests.battery.fault import Fault, Modules, Put, unique
 
 _SLOW = Rotary.plain(64, 1000.0)

@@ -167,12 +167,12 @@ def test_a_builder_is_asked_again_only_when_something_it_depends_on_changes(
     ("change", "more", "said"),
     [
         ("raise ValueError('none for ' + shard)", "", "ValueError: none for ffn.0 (small_model.py"),
-        ("return module", "", "gave a Conv2d; return a pytest_ane.models.families.Conversion."),
-        ("module = build", "", "has a function for a module; give a torch.nn.Module."),
+        ("return module", "", "gave Conv2d; return a pytest_ane.models.families.Conversion."),
+        ("module = build", "", "has function for a module; give a torch.nn.Module."),
         ("return Conversion(module, (), ())", "", "names no inputs or no outputs; give a Port"),
         ("x = Port('x', (1, -16, 'T', 1))", "", "gives 'x' the shape (1, -16, 'T', 1); use sizes"),
         ("x = Port('y', x.shape)", "", "names a port twice among y, y."),
-        ("", ", reference=3", "has an int for a reference; give a callable or None."),
+        ("", ", reference=3", "has int for a reference; give a callable or None."),
         (
             "",
             ", reference=lambda x: x[:, :8]",

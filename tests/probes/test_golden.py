@@ -20,7 +20,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.models.families._layout import AneLayout, Rotary
-from pytest_ane.models.families.bert._model import BertLayout
+from pytest_ane.models.families.bert import BertLayout
 from pytest_ane.probes.golden import (
     GoldenTensors,
     golden_cases,

@@ -36,10 +36,9 @@ Filling: TypeAlias = Callable[[FloatArray], Mapping[str, FloatArray]]
 
 @dataclass(frozen=True)
 class Cut:
-    """How a model is cut into shards.
+    """How a model is cut into shards, ids in the manifest's order.
 
     Attributes:
-        shards: their ids in the manifest's order.
         max_tokens: the largest T of a call; the smallest is 1.
         context: positions that a key-value state holds.
         stateful: whether shards of a family that has both forms keep states.
@@ -157,31 +156,26 @@ class Layout(Protocol):
     def recurrent(self) -> tuple[str, ...]:
         """States that hold no position of their own for each row, such as a convolution's tail.
 
-        The others are caches whose mask hides what is later than the query: a sequence goes back
-        by saying an earlier `start`. A family of the user's own may leave this out; then no state
-        is taken for such a cache.
+        The others are caches whose mask hides what is later than the query, so that a sequence may
+        go back. Where a family leaves this out, no state is taken for such a cache.
         """
 
     @property
     def shifts(self) -> bool:
-        """Whether a sequence may begin at any position of the state with the same outputs.
+        """Whether a sequence may begin at any position of the state; `inputs` takes `first` then.
 
-        Positions are then relative, and `inputs` takes `first`. A family of the user's own may
-        leave this out.
+        A family of the user's own may leave this out.
         """
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
         """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
 
-        The sequence begins at position `first`, which only a layout that `shifts` has to take; what
-        the state holds below it is masked. Inputs that a shard does not declare may be among them.
+        What the state holds below `first`, which only a layout that `shifts` has to take, is
+        masked. Inputs that a shard does not declare may be among them.
         """
 
     def output(self, outputs: Inputs) -> FloatArray:
-        """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice.
-
-        Rows beyond those that entered are padding, which whoever calls leaves out.
-        """
+        """The output as `[T, C]`; rows beyond those that entered are padding, to be left out."""
 
 
 class Buildable(Protocol):
@@ -220,25 +214,16 @@ class LanguageModel(Buildable, Protocol):
         """The float32 torch module of one shard."""
 
     def residual(self, shard: str) -> Reference | None:
-        """What the residual path alone gives, exactly; None where an output has no such path.
-
-        A family of the user's own may leave it out; so too what follows.
-        """
+        """What the residual path alone gives, exactly; this and what follows may be left out."""
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a shard's experts the reference uses; None where there are none."""
 
     def undecided(self, shard: str) -> Undecided | None:
-        """Where fp16 cannot tell which of a shard's experts are chosen; None where it always can.
-
-        Either choice is right there, so nothing is compared.
-        """
+        """Where fp16 cannot tell which of a shard's experts are chosen, so nothing is compared."""
 
     def filling(self, shard: str) -> Filling | None:
-        """What a shard's states hold after a sequence; None where nobody tells.
-
-        So a sequence need not be run from its start, call by call, to reach beyond a window.
-        """
+        """What a shard's states hold after a sequence, which need not be run call by call then."""
 
     def ports(self, shard: str) -> Ports:
         """The ports of a shard's conversion, without its weights."""
@@ -257,39 +242,27 @@ def optional(model: LanguageModel, method: str, shard: str) -> Any:
     return tell(shard) if tell is not None else None
 
 
-def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
-    """A shard's recurrent states; None where its family does not tell them."""
-    return getattr(layout, "recurrent", None)
+_UNTOLD: Mapping[str, Any] = {
+    "begin": {},
+    "causal": True,
+    "entry_scale": 1.0,
+    "feedback": {},
+    "pools": False,
+    "recurrent": None,
+    "shifts": False,
+    "window": None,
+}
 
 
-def is_causal(layout: Layout) -> bool:
-    """Whether no position sees a later one; so where its family does not tell."""
-    return getattr(layout, "causal", True)
+def trait(layout: Layout, name: str) -> Any:
+    """What a layout tells of itself, or what is so where its family leaves it out.
 
-
-def pools(layout: Layout) -> bool:
-    """Whether the output is one row for all positions; not where its family does not tell."""
-    return getattr(layout, "pools", False)
-
-
-def window_of(layout: Layout) -> int | None:
-    """Positions that attention sees, where there is a limit and the family tells it."""
-    return getattr(layout, "window", None)
-
-
-def entry_scale(layout: Layout) -> float:
-    """What hidden states are multiplied by as they enter, so that fp16 holds them."""
-    return getattr(layout, "entry_scale", 1.0)
-
-
-def feedback_of(layout: Layout) -> Mapping[str, str]:
-    """Outputs that enter the next call, with the inputs they enter; of a manifest's chain only."""
-    return getattr(layout, "feedback", {})
-
-
-def first_feedback(layout: Layout) -> Inputs:
-    """What enters the inputs of feedback in a sequence's first call."""
-    return getattr(layout, "begin", {})
+    `recurrent` and `shifts` are of `Layout`. `causal`: no position sees a later one; `pools`: the
+    output is one row for all positions; `window`: positions that attention sees; `entry_scale`:
+    what hidden states are multiplied by as they enter. Of a manifest's chain only, `feedback`:
+    outputs that enter the next call, with their inputs, and `begin`: what enters these first.
+    """
+    return getattr(layout, name, _UNTOLD[name])
 
 
 def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
@@ -303,11 +276,6 @@ def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
         calls: Sequence[int] = split(count)
         return calls
     return [min(limit, count - start) for start in range(0, count, limit)]
-
-
-def shifts(layout: Layout) -> bool:
-    """Whether a shard's sequences may begin at any position; not where its family does not tell."""
-    return getattr(layout, "shifts", False)
 
 
 class Family(Protocol):

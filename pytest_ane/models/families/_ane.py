@@ -46,13 +46,10 @@ class ScaledLayerNorm(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(each.reshape(1, -1, 1, 1), requires_grad=False) for each in (weight, bias)
-        )
+        self.weight, self.bias = constant(weight), constant(bias)
         self.root_epsilon = epsilon**0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `[1, C, T, 1]` over C."""
         largest = x.abs().amax(dim=1, keepdim=True).clamp(min=fp16.MIN_NORMAL)
         scaled = x / largest
         centred = scaled - scaled.mean(dim=1, keepdim=True)
@@ -73,7 +70,6 @@ class AneHead(nn.Module):
         self.cap = cap
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[1, V / slices, T, 1]` of hidden states `[1, C, T, 1]`."""
         logits: Tensor = self.head(self.norm(x))
         return softly_capped(logits, self.cap)
 
@@ -100,7 +96,6 @@ class Chosen(nn.Module):
         self.register_buffer("limit", (top - index)[None, :, None, None].to(dtype))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Of logits `[1, E, T, 1]`."""
         ahead = (logits.transpose(0, 1) - logits) * self.order > self.zero
         before = torch.where(ahead, self.order, self.zero).sum(dim=0, keepdim=True)
         return before < self.limit
@@ -145,6 +140,11 @@ def over(x: float | Tensor, y: Tensor) -> Tensor:
     return torch.full((1,) * y.ndim, x, dtype=y.dtype) / y
 
 
+def constant(values: Tensor) -> nn.Parameter:
+    """Values of channels `[C]` as `[1, C, 1, 1]`."""
+    return nn.Parameter(values.reshape(1, -1, 1, 1), requires_grad=False)
+
+
 def pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
     """A linear map `[out, in]` as a 1x1 convolution that shares the weight's memory."""
     rows, columns = weight.shape
@@ -156,12 +156,7 @@ def convolution(weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> 
     rows, columns, height, width = weight.shape
     # On the meta device nothing is drawn and thrown away; the shapes are all it is made for.
     conv = nn.Conv2d(
-        columns * groups,
-        rows,
-        (height, width),
-        groups=groups,
-        bias=bias is not None,
-        device="meta",
+        columns * groups, rows, (height, width), groups=groups, bias=bias is not None, device="meta"
     )
     conv.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

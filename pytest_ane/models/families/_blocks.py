@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Port, Wire
@@ -27,13 +27,11 @@ def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
 
 
 def starts_whole(shards: Sequence[str]) -> bool:
-    """Whether the blocks form a contiguous prefix of the model: `L00`, `L01`..."""
     blocks = sorted(map(block_index, filter(is_block, shards)))
     return blocks == list(range(len(blocks)))
 
 
 def missing(shards: Sequence[str], layers: int) -> list[str]:
-    """Blocks of a model of so many layers that are not among these shards."""
     listed = set(map(block_index, filter(is_block, shards)))
     return [f"L{i:02d}" for i in range(layers) if i not in listed]
 
@@ -49,32 +47,22 @@ def slices(shards: Sequence[str]) -> int:
     return max(len(heads), 1)
 
 
-def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
-    """`SourceError` for the first block that a model of so many layers does not have."""
-    for shard in shards:
-        if is_block(shard) and block_index(shard) >= layers:
-            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
-
-
 def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
     """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
     return vocabulary * index // parts, vocabulary * (index + 1) // parts
 
 
 def head_port(vocabulary: int, parts: int, shard: str) -> Port:
-    """The output of a head slice: its rows of the vocabulary."""
     start, end = slice_bounds(vocabulary, parts, head_index(shard))
     return Port("y", (1, end - start, "T", 1))
 
 
 def block_index(shard: str) -> int:
-    """Block number of a shard name: `L07` -> 7."""
     assert is_block(shard)
     return int(shard[1:])
 
 
 def head_index(shard: str) -> int:
-    """Slice number of a shard name: `head.2` -> 2."""
     assert is_head(shard)
     return int(shard.removeprefix("head."))
 
@@ -85,3 +73,11 @@ def is_block(shard: str) -> bool:
 
 def is_head(shard: str) -> bool:
     return _HEAD.fullmatch(shard) is not None
+
+
+def check_depth(
+    label: str, blocks: Iterable[str], layers: int, index: Callable[[str], int] = block_index
+) -> None:
+    for shard in blocks:
+        if index(shard) >= layers:
+            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from pytest_ane.models.families.decoder import (
     DecoderConfig,
@@ -40,13 +42,10 @@ def _llama(s: Settings, positions: int) -> DecoderConfig:
 LLAMA = DecoderFamily("llama", _llama, paired=True, revision=3)
 
 
-_ROPE_INTERVAL = 4
-
-
 def _smollm3(s: Settings, positions: int) -> DecoderConfig:
     config = plain(s, positions, theta=2e6)
     count = len(config.layers)
-    interval = s.count("no_rope_layer_interval", _ROPE_INTERVAL)
+    interval = s.count("no_rope_layer_interval", 4)
     told = s.layers("no_rope_layers", {"1": 0, "0": None})
     turned = told or tuple(0 if (i + 1) % interval else None for i in range(count))
     kinds = ["full_attention" if r == 0 else "sliding_attention" for r in turned]
@@ -57,26 +56,23 @@ def _smollm3(s: Settings, positions: int) -> DecoderConfig:
 SMOLLM3 = DecoderFamily("smollm3", _smollm3, paired=True, tied=True)
 
 
-_MISTRAL_WINDOW = 4096
-"""Of a configuration that does not mention one (`MistralConfig`)."""
-
-
-def _mistral(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions)
-    window = s.window(default=s.published(_MISTRAL_WINDOW))
+def _windowed(s: Settings, positions: int, window: int | None = None, **told: Any) -> DecoderConfig:
+    """All layers have the window of the file, or this one where `config.json` mentions none."""
+    config, window = plain(s, positions, **told), s.window(default=s.published(window))
     return replace(config, layers=layers_of([window] * len(config.layers)))
 
 
 # GGUF files of Mistral say that they are of llama's architecture, and have no window.
-MISTRAL = DecoderFamily("mistral", _mistral, architectures=("llama",), paired=True)
+MISTRAL = DecoderFamily(
+    "mistral", partial(_windowed, window=4096), architectures=("llama",), paired=True
+)
 
 
 def _mixtral(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions, theta=1e6)
-    layers = layers_of([s.window(default=None)] * len(config.layers))
+    config = _windowed(s, positions, theta=1e6)
     return replace(
         config,
-        layers=tuple(replace(layer, sparse=True) for layer in layers),
+        layers=tuple(replace(layer, sparse=True) for layer in config.layers),
         mixture=Mixture(
             experts=s.count("num_local_experts", s.published(8)),
             top=s.count("num_experts_per_tok", s.published(2)),
@@ -104,15 +100,9 @@ MIXTRAL = DecoderFamily(
 _QKV, _GATED = ("q", "k", "v"), ("gate", "up")
 
 
-def _phi3(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions, partial=1.0)
-    window = s.window(default=None)
-    return replace(config, layers=layers_of([window] * len(config.layers)))
-
-
 PHI3 = DecoderFamily(
     "phi3",
-    _phi3,
+    partial(_windowed, partial=1.0),
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_GATED, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_GATED, "ffn_up"),
     fused=(_QKV, _GATED),
@@ -145,7 +135,6 @@ QWEN2 = DecoderFamily("qwen2", _qwen2)
 
 
 def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig:
-    """Qwen3's configuration, experts apart; `head` is that of a file that does not tell."""
     config = plain(s, positions, head=head)
     return replace(
         config,
@@ -193,12 +182,7 @@ def _qwen3_moe(s: Settings, positions: int) -> DecoderConfig:
     return _mixed(s, replace(config, layers=layers), Mixture(experts=128, top=8, ffn=768))
 
 
-QWEN3_MOE = DecoderFamily(
-    "qwen3_moe",
-    _qwen3_moe,
-    architectures=("qwen3moe",),
-    names=_QWEN_NAMES,
-)
+QWEN3_MOE = DecoderFamily("qwen3_moe", _qwen3_moe, architectures=("qwen3moe",), names=_QWEN_NAMES)
 
 
 def _qwen2_moe(s: Settings, positions: int) -> DecoderConfig:
@@ -239,7 +223,6 @@ GEMMA_NAMES = {
 
 
 def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConfig:
-    """What Gemma 2 and 3 share."""
     config = plain(s, positions, theta=theta, head=256, activation="gelu_pytorch_tanh")
     return replace(
         config,
@@ -251,10 +234,9 @@ def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConf
 
 
 def _gemma_scalar(s: Settings, config: DecoderConfig) -> float:
-    """The square of what scores are divided by.
+    """The square of what scores are divided by, in GGUF as llama.cpp takes it.
 
-    GGUF files do not tell: llama.cpp takes the head's channels, and of the models of 27B, which it
-    knows by their layers, an even share of the width (`llama_model_gemma2::load_arch_hparams`).
+    Of the models of 27B that is an even share (`llama_model_gemma2::load_arch_hparams`).
     """
     if s.is_gguf:
         return config.width / config.heads if len(config.layers) in _LARGEST_GEMMAS else config.head
@@ -286,14 +268,13 @@ def _gemma2(s: Settings, positions: int) -> DecoderConfig:
 GEMMA2 = DecoderFamily("gemma2", _gemma2, names=GEMMA_NAMES, norm_offset=1.0, tied=True, revision=2)
 
 
-_GEMMA3_PATTERN = 6
 _STREAM_SCALE = 2.0**-5
 """Hidden states of the 270M model reach 104,000, and fp16 ends at 65,504."""
 
 
 def _gemma3(s: Settings, positions: int) -> DecoderConfig:
     config = _sandwiched(s, positions, None)
-    by_kind = _window_kinds(s, len(config.layers), _GEMMA3_PATTERN)
+    by_kind = _window_kinds(s, len(config.layers), 6)
     # llama.cpp lets all layers of a file without a window see everything.
     windows = s.windows(by_kind, s.window(default=s.published(4096)))
     far = s.rotary(config.head, positions, theta=1e6, layer_type="full_attention")
@@ -352,7 +333,6 @@ def _granite(s: Settings, positions: int) -> DecoderConfig:
 
 
 def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
-    """Of a hybrid all of whose layers are attention, and have what experts would share."""
     s.needed("layer_types")
     s.layers("layer_types", {"attention": None, "full_attention": None})
     if (experts := s.needed("num_local_experts")) != 0:
@@ -364,8 +344,6 @@ def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
 
 @dataclass(frozen=True)
 class GraniteFamily(DecoderFamily):
-    """Two names of one feed-forward network."""
-
     def _names(self, source: Source, settings: Settings) -> Names:
         names = super()._names(source, settings)
         if not _is_hybrid(source):
@@ -378,21 +356,5 @@ GRANITE = GraniteFamily(
 )
 
 
-DECODERS = {
-    family.name: family
-    for family in (
-        LLAMA,
-        SMOLLM3,
-        MISTRAL,
-        MIXTRAL,
-        PHI3,
-        QWEN2,
-        QWEN3,
-        QWEN3_MOE,
-        QWEN2_MOE,
-        GEMMA2,
-        GEMMA3,
-        GRANITE,
-    )
-}
+DECODERS = {it.name: it for it in list(globals().values()) if isinstance(it, DecoderFamily)}
 """By the names that manifests have."""

@@ -19,11 +19,9 @@ the ANE and drives attention off it (rule R052)."""
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` a position.
+    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` radians a position.
 
-    Attributes:
-        frequencies: of each pair, in radians a position.
-        factor: of all cosines and sines.
+    `factor` is of all cosines and sines.
     """
 
     frequencies: tuple[float, ...]
@@ -37,7 +35,6 @@ class Rotary:
 
     @property
     def channels(self) -> int:
-        """Channels that turn, the first ones of a head."""
         return 2 * len(self.frequencies)
 
     def tables(self, length: int, start: int = 0) -> tuple[FloatArray, FloatArray]:
@@ -56,7 +53,6 @@ class AneLayout:
     positions of the state, and `write [1, 1, T, S]` says where each position goes.
 
     Attributes:
-        family: named in errors.
         rotary: None where nothing turns.
         context: positions of the state; None where attention sees its own call only.
         window: positions that attention sees, its own included; None for all.
@@ -79,7 +75,6 @@ class AneLayout:
 
     @property
     def sees(self) -> Literal["itself", "call", "state"]:
-        """What a position's output depends on."""
         if self.rotary is None and not self.attends:
             return "itself"
         return "call" if self.context is None else "state"
@@ -95,7 +90,19 @@ class AneLayout:
         x = {"x": np.ascontiguousarray(scaled)[None, :, :, None]}
         if self.sees == "itself":
             return x
-        return x | _attention_inputs(self, len(hidden), start, first)
+        length, context, window = len(hidden), self.context, self.window
+        if context is not None and not self.ring and start + length > context:
+            raise ExecutionError(
+                f"positions {start} to {start + length - 1} do not fit a state of "
+                f"{context}; raise context in shards.toml or shorten the prompt."
+            )
+        if self.ring and length > (context or 0) - (window or 1) + 1:
+            raise ExecutionError(
+                f"a call of {length} positions does not fit a ring of {context} beside the "
+                f"{window} that are seen; cut the shard with a larger max-tokens."
+            )
+        tables = {} if self.rotary is None else _tables(self.rotary, length, start)
+        return x | tables | _masks(length, start, first, context, window, self.ring)
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
@@ -117,24 +124,6 @@ def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port,
     if context is None:
         return (x, *tables, Port("mask", (1, 1, "T", "T")))
     return (x, *tables, *(Port(name, (1, 1, "T", context)) for name in ("mask", "write")))
-
-
-def _attention_inputs(
-    layout: AneLayout, length: int, start: int, first: int
-) -> dict[str, FloatArray]:
-    tables = {} if layout.rotary is None else _tables(layout.rotary, length, start)
-    context, window = layout.context, layout.window
-    if context is not None and not layout.ring and start + length > context:
-        raise ExecutionError(
-            f"positions {start} to {start + length - 1} do not fit a state of "
-            f"{context}; raise context in shards.toml or shorten the prompt."
-        )
-    if layout.ring and length > (context or 0) - (window or 1) + 1:
-        raise ExecutionError(
-            f"a call of {length} positions does not fit a ring of {context} beside the {window} "
-            "that are seen; cut the shard with a larger max-tokens."
-        )
-    return tables | _masks(length, start, first, context, window, layout.ring)
 
 
 @lru_cache(maxsize=8)

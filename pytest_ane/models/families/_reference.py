@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 def rms_norm(x: Tensor, epsilon: float) -> Tensor:
-    """Root mean square norm over the last axis, without a weight: x / sqrt(mean(x^2) + eps).
-
-    Source: Zhang and Sennrich, arXiv 1910.07467.
-    """
+    """Of the last axis, x / sqrt(mean(x^2) + eps) (Zhang and Sennrich, arXiv 1910.07467)."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
 
 
@@ -34,12 +31,7 @@ def split_heads(x: Tensor, head: int) -> Tensor:
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    divisor: float = 1.0,
-    cap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, divisor: float = 1.0, cap: float | None = None
 ) -> Tensor:
     """Attention with grouped queries: softmax(q k^T / divisor + mask) v as `[T, heads * d]`.
 
@@ -68,11 +60,7 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
     A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
     independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
     `CLOSE` is eight times that, for the difference of two logits.
-
-    Args:
-        normed: what enters the router, `[T, C]`.
-        projection: the router, `[E, C]`.
-        top: as many as are chosen.
+    `normed [T, C]` enters the router, `projection [E, C]`.
     """
     logits = normed @ projection.T
     noise = CLOSE * (normed.square() @ projection.T.square()).sqrt()
@@ -84,7 +72,6 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
 
 
 def each(tell: Callable[[Tensor], T], sequences: Sequence[FloatArray]) -> list[T]:
-    """What is told of sequences `[T, C]`, one after another."""
     with torch.inference_mode():
         return [tell(torch.from_numpy(hidden)) for hidden in sequences]
 

@@ -25,7 +25,7 @@ from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
-from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, recurrent_of
+from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, trait
 from pytest_ane.models.sources.files import digests
 
 
@@ -80,11 +80,7 @@ def error_line(error: BaseException, module: str) -> str:
 
 
 def code_digests(module: str) -> dict[str, str]:
-    """SHA-256 of the source a module is made of, by file, without importing it.
-
-    These are the Python files of its top-level package, or the one file of a module that is in
-    none. What it imports from elsewhere is not seen.
-    """
+    """SHA-256 of a module's source by file: of its top-level package, without importing it."""
     return {part: file_digest(file) for part, file in _code_files(module).items()}
 
 
@@ -128,10 +124,7 @@ class BuilderModel:
     """Nothing: there is no layout to rebuild."""
 
     def identity(self, root: Path) -> dict[str, Any]:
-        """What the shards depend on, as far as it can be known without running the builder.
-
-        Digests of large files are remembered in the cache folder `root`.
-        """
+        """What the shards depend on, as far as it is known without running the builder."""
         return {
             "builder": self.target,
             "code": code_digests(self._module),
@@ -157,7 +150,7 @@ class BuilderModel:
             ) from error
         if not isinstance(made, Conversion):
             raise BuildError(
-                f"{subject}: builder {self.target!r} gave {_article(made)}; return a "
+                f"{subject}: builder {self.target!r} gave {type(made).__name__}; return a "
                 "pytest_ane.models.families.Conversion."
             )
         if fault := _unsound(made):
@@ -186,19 +179,18 @@ class BuilderModel:
 
 
 def _unsound(made: Conversion) -> str | None:
-    """What is wrong with a `Conversion`, as the rest of a sentence."""
     import torch
 
     if not isinstance(made.module, torch.nn.Module):
-        return f"has {_article(made.module)} for a module; give a torch.nn.Module"
+        return f"has {type(made.module).__name__} for a module; give a torch.nn.Module"
     if made.reference is not None and not callable(made.reference):
-        return f"has {_article(made.reference)} for a reference; give a callable or None"
+        return f"has {type(made.reference).__name__} for a reference; give a callable or None"
     ports = (*made.inputs, *made.outputs, *made.states)
     if not made.inputs or not made.outputs:
         return "names no inputs or no outputs; give a Port for each"
     for port in ports:
         if not isinstance(port, Port):
-            return f"has {_article(port)} among its ports; give a pytest_ane.models.families.Port"
+            return f"has {type(port).__name__} among its ports; give a families.Port"
         if not all(d == "T" or (isinstance(d, int) and d > 0) for d in port.shape):
             return f"gives {port.name!r} the shape {port.shape}; use sizes and 'T'"
     names = [port.name for port in ports]
@@ -207,19 +199,9 @@ def _unsound(made: Conversion) -> str | None:
     return None
 
 
-def _article(value: object) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
-
-
 @dataclass(frozen=True)
 class Renaming:
-    """The family's ports as a package has them.
-
-    Args:
-        ports: of the family.
-        own: by the family's names, those and the order of axes of the package.
-    """
+    """The family's ports as a package has them, whose names and axes `own` has by the family's."""
 
     ports: Ports
     own: Mapping[str, OwnPort]
@@ -308,7 +290,7 @@ class RenamedLayout:
     @property
     def recurrent(self) -> Any:
         """As of the family, by the package's names; None where it does not tell."""
-        told = recurrent_of(self._layout)
+        told = trait(self._layout, "recurrent")
         return None if told is None else tuple(map(self._names.name, told))
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:

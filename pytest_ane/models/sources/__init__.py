@@ -8,7 +8,7 @@ from typing import Any
 from pytest_ane.manifest import SourceTable
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources._seeded import GENERATOR, SeededSource, SpreadOf
-from pytest_ane.models.sources.base import Source, Spread, Tokenizer
+from pytest_ane.models.sources.base import Source, Spread
 from pytest_ane.models.sources.files import (
     COMPANIONS,
     INDEX,
@@ -21,17 +21,7 @@ from pytest_ane.models.sources.files import (
     refuse_pickle,
 )
 
-__all__ = [
-    "SeededSource",
-    "Source",
-    "Spread",
-    "SpreadOf",
-    "Tokenizer",
-    "identify",
-    "locate",
-    "open_source",
-    "source_path",
-]
+__all__ = ["SeededSource", "Source", "Spread", "identify", "locate", "open_source", "source_path"]
 
 
 def open_source(table: SourceTable, spread: SpreadOf) -> Source:
@@ -104,7 +94,6 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """Every file that weights, configuration and tokenizer come from, by name."""
     if not _is_checkpoint(path):
         return {path.name: path}
     checkpoint = Checkpoint.find(path)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer
+from pytest_ane.models.sources.base import Tokenizer, misshapen
 from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -34,9 +34,11 @@ class GGUFSource:
     synthetic = False
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self.label = path, str(path)
         self._reader = _open(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self.names: Collection[str] = self._tensors.keys()
+        self.keys: Collection[str] = tuple(self._reader.fields)
         for name in self._tensors:
             if 0 in self.shape(name):
                 raise SourceError(
@@ -44,20 +46,7 @@ class GGUFSource:
                     "the file again."
                 )
 
-    @property
-    def label(self) -> str:
-        return str(self._path)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._tensors.keys()
-
-    @property
-    def keys(self) -> Collection[str]:
-        return tuple(self._reader.fields)
-
     def value(self, key: str) -> Any:
-        """A metadata value by its full key, such as `llama.block_count`."""
         field = self._reader.get_field(key)
         if field is None:
             raise SourceError(
@@ -71,7 +60,6 @@ class GGUFSource:
             ) from error
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
         return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(
@@ -86,7 +74,8 @@ class GGUFSource:
         stored = self.shape(name)
         rows = math.prod(stored[:-1] or stored)
         if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            raise self._misshapen(name, (rows if height is None else height, width))
+            expected = rows if height is None else height, width
+            raise misshapen(self._path, name, stored, expected)
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
@@ -113,7 +102,7 @@ class GGUFSource:
     ) -> Array:
         tensor = self._get(name)
         if self.shape(name) != shape:
-            raise self._misshapen(name, shape)
+            raise misshapen(self._path, name, self.shape(name), shape)
         try:
             stored = tensor.data
             if not isinstance(rows, slice):
@@ -127,12 +116,6 @@ class GGUFSource:
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
         with np.errstate(over="ignore"):
             return np.array(data, dtype=dtype)
-
-    def _misshapen(self, name: str, expected: tuple[int, ...]) -> SourceError:
-        return SourceError(
-            f"{self._path}: tensor {name!r} has shape {self.shape(name)}, and by its configuration "
-            f"{expected}; {ONE_MODEL}"
-        )
 
 
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]
@@ -188,8 +171,6 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
 
 
 def _open(path: Path) -> gguf.GGUFReader:
-    if not path.is_file():
-        raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
     try:
         with path.open("rb") as file:
             magic = file.read(4)

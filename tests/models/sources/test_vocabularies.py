@@ -17,9 +17,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources._vocabularies import KINDS, byte_level_bpe
 from pytest_ane.models.sources.files import locate
-from pytest_ane.models.sources.tokenizer import SourceTokenizer
+from pytest_ane.models.sources.tokenizer import KINDS, SourceTokenizer, byte_level_bpe
 from tests.models.families.bert.gguf_files import phantom
 from tests.models.sources.test_tokenizer import BYTES, TOKENS, build, ids, lookup
 
@@ -320,11 +319,7 @@ def test_a_cased_vocabulary_that_does_not_say_so_is_refused() -> None:
     """llama.cpp writes such texts in lower case; the model was trained on others."""
     with pytest.raises(SourceError) as error:
         build_words("play", "Play")
-    assert str(error.value) == (
-        "small.gguf: its vocabulary has the word 'Play' in upper case, and no "
-        "tokenizer.ggml.normalizer.lowercase says whether texts keep theirs; give prompts as ids, "
-        "or name the folder of the published checkpoint."
-    )
+    assert "its vocabulary has the word 'Play' in upper case" in str(error.value)
     assert build_words("play", "<S>").encode("play") == [2, 5, 3]  # As Chinese BERT has.
 
 

@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from pytest_ane.models.families._ane import Chosen, ScaledRMSNorm, pointwise, rotate
 from pytest_ane.models.families._layout import MASKED
 from pytest_ane.models.families.decoder._config import DecoderConfig, Mixture
-from pytest_ane.models.families.decoder._reference import activated
-from pytest_ane.models.families.decoder._weights import AttentionWeights, BlockWeights, Linear
+from pytest_ane.models.families.decoder._reference import (
+    AttentionWeights,
+    BlockWeights,
+    Linear,
+    activated,
+)
 
 
 class AneAttention(nn.Module):
@@ -49,16 +53,13 @@ class AneAttention(nn.Module):
         return ScaledRMSNorm(weight, self.config.epsilon, axis)
 
     def post_norm(self, weight: Tensor | None) -> nn.Module:
-        """Of what is added to the residual stream, its scale included."""
         return self.norm(None if weight is None else weight * self.addition)
 
     def added(self, w: Linear) -> Linear:
-        """A map whose output is added to the residual stream, scaled unless a norm follows."""
         return w if self.config.post_norms or self.addition == 1 else w.scaled(self.addition)
 
     @property
     def addition(self) -> float:
-        """Factor of what is added to the residual stream."""
         return self.config.residual_scale * self.config.stream_scale
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
@@ -124,8 +125,6 @@ class StatefulAttention(AneAttention):
 
 
 class AneBlock(AneAttention):
-    """One block: inputs and output as of its attention."""
-
     def __init__(self, config: DecoderConfig, index: int, weights: BlockWeights) -> None:
         super().__init__(config, index, weights)
         w, mixture = weights, config.mixture_of(index)
@@ -141,7 +140,6 @@ class AneBlock(AneAttention):
         self.ffn_post_norm = self.post_norm(w.ffn_post_norm)
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """Attention and feed-forward, each added to the residual stream."""
         x = super().forward(x, *inputs)
         h = self.ffn_norm(x)
         gate = activated(self.gate_proj(h), self.config.activation)
@@ -155,7 +153,6 @@ class AneBlock(AneAttention):
         return given
 
     def shared(self, h: Tensor) -> Tensor:
-        """What the expert of all positions gives at normed states."""
         inner = activated(self.shared_gate(h), self.config.activation) * self.shared_up(h)
         given: Tensor = self.shared_down(inner) * torch.sigmoid(self.shared_router(h))
         return given
@@ -181,7 +178,6 @@ class Router(nn.Module):
             self.register_buffer(name, torch.tensor([value], dtype=weight.dtype))
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of normed states `[1, C, T, 1]`."""
         logits = self.router(h)
         chosen = self.chosen(logits)
         if self.normalized:

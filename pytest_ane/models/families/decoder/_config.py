@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pytest_ane.mlprogram.errors import SourceError
@@ -45,7 +44,6 @@ class Mixture:
     """Experts of a sparse layer, of which each position chooses some.
 
     Attributes:
-        experts: of a layer.
         top: as many as are chosen, those of the largest logits.
         ffn: inner channels of an expert.
         normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
@@ -65,11 +63,8 @@ class DecoderConfig:
     """A stack of layers: norm, attention, norm, gated feed-forward network.
 
     Attributes:
-        family: named in errors.
         width: channels of a hidden state.
         heads: query heads; `kv_heads` of them share keys and values in groups.
-        head: channels of one head.
-        epsilon: of all norms.
         scale: of scores, before the cap.
         biases: projections with a bias, of `q k v o gate up down`.
         head_norms: whether each head's queries and keys are normed before they turn.
@@ -81,8 +76,6 @@ class DecoderConfig:
             halves add, and of the logits.
         stream_scale: what the ANE form's hidden states are of the model's, a power of two: those of
             some models are beyond fp16, and norms make nothing of their size.
-        slices: vocabulary slices of the head.
-        max_tokens: the largest T of a call.
         context: positions of a key-value state; None where blocks keep none.
     """
 
@@ -140,7 +133,6 @@ class DecoderConfig:
         return self.epsilon * self.stream_scale**2
 
     def heads_of(self, index: int) -> tuple[int, int]:
-        """Channels of a head, and key heads, of a layer."""
         layer = self.layers[index]
         return layer.head or self.head, layer.kv_heads or self.kv_heads
 
@@ -164,7 +156,6 @@ class DecoderConfig:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> DecoderConfig:
-        """Of `description`, which may have gone through JSON."""
         rotaries, mixture = description["rotaries"], description["mixture"]
         parts = {
             "layers": tuple(Layer(**layer) for layer in description["layers"]),
@@ -177,52 +168,48 @@ class DecoderConfig:
 
 Parts = Mapping[str, str]
 
-PUBLISHED: Parts = MappingProxyType(
-    {
-        "embedding": "embed_tokens",
-        "norm": "norm",
-        "attention_norm": "input_layernorm",
-        "q": "self_attn.q_proj",
-        "k": "self_attn.k_proj",
-        "v": "self_attn.v_proj",
-        "o": "self_attn.o_proj",
-        "q_norm": "self_attn.q_norm",
-        "k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "gate": "mlp.gate_proj",
-        "up": "mlp.up_proj",
-        "down": "mlp.down_proj",
-    }
-)
+PUBLISHED: Parts = {
+    "embedding": "embed_tokens",
+    "norm": "norm",
+    "attention_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
 """Names of transformers' modules, which most families share."""
-GGUF: Parts = MappingProxyType(
-    {
-        "embedding": "token_embd",
-        "norm": "output_norm",
-        "head": "output",
-        "attention_norm": "attn_norm",
-        "q": "attn_q",
-        "k": "attn_k",
-        "v": "attn_v",
-        "o": "attn_output",
-        "q_norm": "attn_q_norm",
-        "k_norm": "attn_k_norm",
-        "attention_post_norm": "post_attention_norm",
-        "ffn_norm": "ffn_norm",
-        "gate": "ffn_gate",
-        "up": "ffn_up",
-        "down": "ffn_down",
-        "router": "ffn_gate_inp",
-        "expert_gate": "ffn_gate_exps",
-        "expert_up": "ffn_up_exps",
-        "expert_down": "ffn_down_exps",
-        "shared_gate": "ffn_gate_shexp",
-        "shared_up": "ffn_up_shexp",
-        "shared_down": "ffn_down_shexp",
-        "shared_router": "ffn_gate_inp_shexp",
-        "ffn_post_norm": "post_ffw_norm",
-    }
-)
+GGUF: Parts = {
+    "embedding": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "attention_norm": "attn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "attention_post_norm": "post_attention_norm",
+    "ffn_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "router": "ffn_gate_inp",
+    "expert_gate": "ffn_gate_exps",
+    "expert_up": "ffn_up_exps",
+    "expert_down": "ffn_down_exps",
+    "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp",
+    "shared_down": "ffn_down_shexp",
+    "shared_router": "ffn_gate_inp_shexp",
+    "ffn_post_norm": "post_ffw_norm",
+}
 """Names of llama.cpp, the same for all architectures (`gguf-py/gguf/constants.py`)."""
 FREQUENCY_FACTORS = "rope_freqs.weight"
 """Divisors of RoPE's frequencies in GGUF."""
@@ -246,7 +233,6 @@ class Names:
     """Names in one file.
 
     Attributes:
-        parts: of tensors, without what goes before and after.
         root: what a published checkpoint's names begin with; None for GGUF.
         fused: parts whose rows are stored in one tensor, in this order.
         norm_offset: what a norm's stored weights lack: 1 where x (1 + w) is meant.
@@ -273,11 +259,9 @@ class Names:
         return f"{self.layer(index)}{self.parts[part]}.{kind}"
 
     def own_of(self, index: int, name: str) -> str:
-        """A tensor of a block that the family reads by itself."""
         return f"{self.layer(index)}{self.own[name]}"
 
     def layer(self, index: int) -> str:
-        """What a block's names begin with."""
         return f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
 
     @property
@@ -286,11 +270,9 @@ class Names:
         return "{}" not in self.parts["expert_gate"]
 
     def expert(self, index: int, number: int, part: str) -> str:
-        """A tensor of one of a mixture's experts; the same for all where they are stacked."""
         return self.block(index, f"expert_{part}").replace("{}", str(number))
 
     def of_block(self, config: DecoderConfig, index: int) -> Iterator[str]:
-        """Names of all tensors of a block, each expert's its own."""
         parts = parts_of(config, index)
         yield from (self.block(index, part) for part in parts)
         yield from (self.block(index, part, "bias") for part in config.biases if part in parts)
@@ -302,7 +284,6 @@ class Names:
                 yield from (self.block(index, part) for part in SHARED)
 
     def check(self, source: Source, family: str, config: DecoderConfig) -> None:
-        """`SourceError` for a tensor that would be left out."""
         first = {(it.sparse, it.shared): i for i, it in reversed([*enumerate(config.layers)])}
         blocks = {re.escape(name) for i in first.values() for name in self.of_block(config, i)}
         blocks |= {re.escape(self.own_of(0, name)) for name in self.own}
@@ -323,7 +304,6 @@ class Names:
             )
 
     def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
-        """`SourceError` for a tensor that one of the shards needs and the source lacks."""
         blocks = (block_index(shard) for shard in shards if not is_head(shard))
         needed = [name for index in blocks for name in self.of_block(config, index)]
         if any(map(is_head, shards)):
@@ -337,7 +317,6 @@ class Names:
 
 
 def parts_of(c: DecoderConfig, index: int) -> list[str]:
-    """Tensors of a block, those of experts apart."""
     parts = ["attention_norm", "ffn_norm", *ATTENTION]
     parts += FEED_FORWARD if c.mixture_of(index) is None else ()
     parts += ("q_norm", "k_norm") if c.head_norms else ()
@@ -346,6 +325,5 @@ def parts_of(c: DecoderConfig, index: int) -> list[str]:
 
 
 def find_root(source: Source, usual: str) -> str:
-    """What a published checkpoint's names begin with; the usual where none is found."""
     stem = f"{PUBLISHED['embedding']}.weight"
     return next((root for root in _ROOTS if f"{root}{stem}" in source.names), usual)

@@ -39,41 +39,33 @@ from pytest_ane.models.sources import Source, Spread
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.decoder._weights import Weights
-
 T = TypeVar("T")
 
 
 class DecoderModel:
-    """One model; weights are read from the source shard by shard."""
-
     dtype: npt.DTypeLike = np.float32
     """Of what is converted."""
 
     def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
-        self.source, self.config, self.names = source, config, names
-        self._cut = cut
-
-    @property
-    def shards(self) -> Sequence[str]:
-        return self._cut.shards
-
-    @property
-    def positions(self) -> int:
-        """As many as a stateless call takes, or as a state holds."""
-        return self.config.context or self._cut.max_tokens
+        self.source, self.config, self.names, self.shards = source, config, names, cut.shards
+        self.positions = config.context or cut.max_tokens
+        self.description = config.description
 
     @property
     def missing(self) -> Sequence[str]:
-        return blocks.missing(self._cut.shards, len(self.config.layers))
+        return blocks.missing(self.shards, len(self.config.layers))
 
     @property
-    def description(self) -> dict[str, Any]:
-        return self.config.description
-
-    @property
-    def weights(self) -> Weights:
+    def weights(self) -> Any:
+        """The source by the family's names, in float32."""
         return self._weights(np.float32)
+
+    @property
+    def _forms(self) -> Any:
+        """The module with the family's `Weights`, `routed` and `undecided`, which needs torch."""
+        from pytest_ane.models.families.decoder import _reference
+
+        return _reference
 
     def layout(self, shard: str) -> AneLayout:
         return layout(self.config, shard)
@@ -95,21 +87,15 @@ class DecoderModel:
         return partial(run_each, lambda x: reference.block(x, block, c, index))
 
     def residual(self, shard: str) -> Reference | None:
-        """What enters a block, as it is."""
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
-        from pytest_ane.models.families.decoder._reference import routed
-
-        return self._of_experts(shard, routed)
+        return self._of_experts(shard, self._forms.routed)
 
     def undecided(self, shard: str) -> Undecided | None:
-        from pytest_ane.models.families.decoder._reference import undecided
-
-        return self._of_experts(shard, undecided)
+        return self._of_experts(shard, self._forms.undecided)
 
     def filling(self, shard: str) -> Filling | None:
-        """Keys and values of a sequence in their places, for a layer with a window."""
         if self.config.context is None or self.layout(shard).window is None:
             return None
         from pytest_ane.models.families._reference import each
@@ -144,7 +130,6 @@ class DecoderModel:
     def _of_experts(
         self, shard: str, tell: Callable[..., T]
     ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
-        """What is told of each sequence by a sparse layer; None of others."""
         if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
             return None
         from pytest_ane.models.families._reference import each
@@ -167,10 +152,8 @@ class DecoderModel:
         form, index = AneBlock if c.context is None else StatefulBlock, block_index(shard)
         return form(c, index, weights.block(index))
 
-    def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families.decoder._weights import Weights
-
-        return Weights(self.source, self.config, self.names, dtype)
+    def _weights(self, dtype: npt.DTypeLike) -> Any:
+        return self._forms.Weights(self.source, self.config, self.names, dtype)
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
@@ -186,7 +169,6 @@ class DecoderFamily:
     """What `pytest_ane.models.families.Family` asks, of one kind of decoder.
 
     Attributes:
-        name: as manifests have it.
         configure: reads a configuration for shards that take so many positions.
         types: of `config.json`'s `model_type`; the name alone where none are given.
         architectures: of GGUF's `general.architecture`; as the types where none are given.
@@ -226,25 +208,22 @@ class DecoderFamily:
 
     @property
     def published(self) -> Sequence[str]:
-        """Values of `model_type` that are this family's."""
         return self.types or (self.name,)
 
     @property
     def converted(self) -> Sequence[str]:
-        """Values of GGUF's `general.architecture` that are this family's."""
         return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
         ids = [wire.shard for wire in self.wiring(cut.shards)]
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
-        blocks.check_depth(source.label, ids, len(config.layers))
+        blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
         if source.names:
             names.require(source, config, ids)
         return DecoderModel(source, config, names, cut)
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
-        """A source's configuration, and its tensors' names."""
         settings = Settings(
             source, self.name, self.published, self.converted,
             self.synthetic, self.defaults, self.gguf_keys,
@@ -267,7 +246,6 @@ class DecoderFamily:
         return layout(DecoderConfig.from_description(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
-        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`..."""
         return blocks.wiring(shards, self.name)
 
     starts_whole = staticmethod(blocks.starts_whole)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,40 +23,26 @@ from pytest_ane.models.sources.base import positive, whole
 _LEGACY = {"su": "longrope", "none": "default"}
 
 
-@dataclass(frozen=True)
-class Turned:
-    """What RoPE is computed for.
-
-    Attributes:
-        head: channels of a head.
-        theta: the base, where the parameters name none.
-        positions: as many as the shards take.
-        trained: positions that the model was trained with; None where nobody tells.
-    """
-
-    head: int
-    theta: float
-    positions: int
-    trained: int | None = None
-
-
 class Parameters:
     """A table such as `rope_parameters`, all of whose keys must be read.
 
-    Args:
-        where: the file and which of it, for errors.
-        turned: what RoPE is computed for.
-        name: what the file calls the table, or each of its keys.
+    RoPE turns `head` channels at as many `positions` as the shards take; `theta` is its base where
+    the table names none, and `trained` are the positions that the model was trained with, if told.
+    `name` is what the file calls the table, or each of its keys.
     """
 
     def __init__(
         self,
         where: str,
         table: Mapping[str, Any],
-        turned: Turned,
+        head: int,
+        theta: float,
+        positions: int,
+        trained: int | None = None,
         name: str | Mapping[str, str] = "rope_parameters",
     ) -> None:
-        self.where, self.turned, self._name = where, turned, name
+        self.where, self._name, self._theta = where, name, theta
+        self.head, self.positions, self.trained = head, positions, trained
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
 
@@ -67,14 +52,13 @@ class Parameters:
         return self._name.get(key, key)
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """`SourceError` that names a key and its value."""
         value = self._table.get(key)
         text = f'"{value}"' if isinstance(value, str) else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
 
     @property
     def theta(self) -> float:
-        return self.real("rope_theta", self.turned.theta)
+        return self.real("rope_theta", self._theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -84,7 +68,6 @@ class Parameters:
         return self._table.get(key, default)
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A positive number; `SourceError` where it is none, or absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(
@@ -93,7 +76,6 @@ class Parameters:
         return positive(value, f"{self.where}: {self.name(key)}")
 
     def check(self, harmless: tuple[str, ...]) -> None:
-        """`SourceError` for a key that was not read."""
         for key in sorted(self._table.keys() - self._read - set(harmless)):
             self.refuse(key, f"that is not computed with its {self.name('rope_type')}")
 
@@ -105,7 +87,7 @@ def rotary(p: Parameters) -> Rotary:
     if kind not in _KINDS:
         key = "rope_type" if "rope_type" in p else "type"
         p.refuse(key, f"computed are {', '.join(sorted(_KINDS))}")
-    theta, head, share = p.theta, p.turned.head, p.real("partial_rotary_factor", 1.0)
+    theta, head, share = p.theta, p.head, p.real("partial_rotary_factor", 1.0)
     # Proportional RoPE leaves pairs of the whole head where they are; others turn the first ones.
     channels = head if kind == "proportional" else int(head * min(share, 2.0))
     if channels % 2 or not 2 <= channels <= head:
@@ -126,13 +108,13 @@ def _proportional(p: Parameters, plain: DoubleArray) -> Scaled:
     share = p.real("partial_rotary_factor", 1.0)
     if share > 1:
         p.refuse("partial_rotary_factor", "more than all of a head's channels cannot turn")
-    turning = np.arange(len(plain)) < int(share * p.turned.head // 2)
+    turning = np.arange(len(plain)) < int(share * p.head // 2)
     return np.where(turning, plain, 0.0) / p.real("factor", 1.0), 1.0
 
 
 def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
     p.real("factor")
-    trained = p.turned.trained or 0
+    trained = p.trained or 0
     if (told := p.get("original_max_position_embeddings")) is not None and told != trained:
         p.refuse(
             "original_max_position_embeddings", f"max_position_embeddings is {trained}; leave one"
@@ -143,7 +125,7 @@ def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
 
 def _llama3(p: Parameters, plain: DoubleArray) -> Scaled:
     factor, low, high = (p.real(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    trained = p.real("original_max_position_embeddings", p.turned.trained)
+    trained = p.real("original_max_position_embeddings", p.trained)
     if low >= high:
         p.refuse("low_freq_factor", f"it must be below the high one, {high:g}")
     smooth = np.clip((trained * plain / (2 * np.pi) - low) / (high - low), 0, 1)
@@ -152,8 +134,8 @@ def _llama3(p: Parameters, plain: DoubleArray) -> Scaled:
 
 
 def _yarn(p: Parameters, plain: DoubleArray) -> Scaled:
-    trained = p.real("original_max_position_embeddings", p.turned.trained)
-    factor = p.real("factor", (p.turned.trained or trained) / trained)
+    trained = p.real("original_max_position_embeddings", p.trained)
+    factor = p.real("factor", (p.trained or trained) / trained)
     channels = 2 * len(plain)
 
     def pair(turns: float) -> float:
@@ -185,7 +167,7 @@ def _yarn_factor(p: Parameters, factor: float) -> float:
 
 
 def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
-    most = p.turned.trained or 0
+    most = p.trained or 0
     told = p.real("original_max_position_embeddings", most or None)
     trained = whole(told, f"{p.where}: {p.name('original_max_position_embeddings')}")
     _check_static(p, "longrope", trained)
@@ -201,7 +183,7 @@ def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
 
 
 def _check_static(p: Parameters, kind: str, trained: int) -> None:
-    if (positions := p.turned.positions) > trained:
+    if (positions := p.positions) > trained:
         p.refuse(
             "rope_type" if "rope_type" in p else "type",
             f"its angles change with the length beyond {trained} positions, and the shards take "

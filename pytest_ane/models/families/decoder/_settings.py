@@ -23,7 +23,7 @@ from pytest_ane.models.families.decoder._config import (
     DecoderConfig,
     Layer,
 )
-from pytest_ane.models.families.decoder._rope import Parameters, Turned, rotary
+from pytest_ane.models.families.decoder._rope import Parameters, rotary
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import (
     MAX_DIMENSION,
@@ -34,50 +34,33 @@ from pytest_ane.models.sources.base import (
     whole,
 )
 
+_OFF = (
+    "add_cross_attention alibi attention_bias attention_out_bias mlp_bias parallel_attention "
+    "qk_layernorm rope_interleave rope_interleaved use_mrope use_parallel_residual use_qk_norm "
+    "use_qkv_bias"
+)
+_NONE = "attention_chunk_size attn_logit_softcapping clip_qkv final_logit_softcapping kv_lora_rank"
+_ZERO = (
+    "hidden_size_per_layer_input n_routed_experts num_experts num_kv_shared_layers "
+    "num_local_experts"
+)
+_ONE = "embedding_multiplier logits_scaling partial_rotary_factor residual_multiplier"
+_ANY = (
+    "attention_multiplier dim_model_base no_rope_layer_interval query_pre_attn_scalar "
+    "rope_local_base_freq scale_depth scale_emb"
+)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "alibi": (False,),
-    "attention_bias": (False,),
-    "attention_chunk_size": (None,),
-    "attention_multiplier": (),
-    "attention_out_bias": (False,),
+    **dict.fromkeys(_OFF.split(), (False,)),
+    **dict.fromkeys((*_NONE.split(), "no_rope_layers"), (None,)),
+    **dict.fromkeys(("q_lora_rank", "quantization_config"), (None,)),
+    **dict.fromkeys(_ZERO.split(), (None, 0)),
+    **dict.fromkeys(_ONE.split(), (1.0,)),
+    **dict.fromkeys(_ANY.split(), ()),
+    **dict.fromkeys(("sliding_window", "use_bidirectional_attention"), (None, False)),
     "attn_temperature_tuning": (None, False, 0),
-    "attn_logit_softcapping": (None,),
-    "clip_qkv": (None,),
-    "dim_model_base": (),
-    "embedding_multiplier": (1.0,),
-    "final_logit_softcapping": (None,),
-    "hidden_size_per_layer_input": (None, 0),
-    "kv_lora_rank": (None,),
     "logit_scale": (None, 1.0),
-    "logits_scaling": (1.0,),
-    "mlp_bias": (False,),
-    "n_routed_experts": (None, 0),
-    "no_rope_layer_interval": (),
-    "no_rope_layers": (None,),
-    "num_experts": (None, 0),
-    "num_kv_shared_layers": (None, 0),
-    "num_local_experts": (None, 0),
-    "parallel_attention": (False,),
     "per_layer_config": (None, {}),
-    "partial_rotary_factor": (1.0,),
     "position_embedding_type": ("rope", "rotary"),
-    "q_lora_rank": (None,),
-    "qk_layernorm": (False,),
-    "quantization_config": (None,),
-    "query_pre_attn_scalar": (),
-    "residual_multiplier": (1.0,),
-    "rope_interleave": (False,),
-    "rope_interleaved": (False,),
-    "rope_local_base_freq": (),
-    "scale_depth": (),
-    "scale_emb": (),
-    "sliding_window": (None, False),
-    "use_bidirectional_attention": (None, False),
-    "use_mrope": (False,),
-    "use_parallel_residual": (False,),
-    "use_qk_norm": (False,),
-    "use_qkv_bias": (False,),
 }
 """Keys of configurations that change a result, with the values at which they do not."""
 
@@ -179,13 +162,11 @@ class Settings:
             )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value; the default where it is absent or null."""
         self._read.add(key)
         value = self._stored(key)
         return default if value is None else value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A positive number; `SourceError` where it is none, or absent without a default."""
         return positive(self.needed(key, default), self.what(key))
 
     def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
@@ -211,27 +192,21 @@ class Settings:
         return [whole(value, self.what(key)) for value in values]
 
     def published(self, default: Number | None) -> Number | None:
-        """A default of transformers' configuration; None of a GGUF file, which has others."""
         return None if self.is_gguf else default
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Whether; `SourceError` for anything else."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise SourceError(f"{self.what(key)} is {value!r:.100}, neither true nor false.")
         return value
 
     def cap(self, key: str, default: float | None = None) -> float | None:
-        """A positive number, or None."""
         self._read.add(key)
         value = self._stored(key, default)
         return None if value is None else positive(value, self.what(key))
 
     def is_tied(self, head: str, default: bool) -> bool:
-        """Whether the head is the embedding's; the default where nothing tells.
-
-        A head that the file has is its own, whatever the configuration says, as in transformers 5.
-        """
+        """Whether the head is the embedding's: not where the file has one, as in transformers 5."""
         names = self.source.names
         return self.flag("tie_word_embeddings", bool(names) or default) and head not in names
 
@@ -256,17 +231,13 @@ class Settings:
         return self.count("vocab_size", None if tokens is None else len(tokens))
 
     def window(self, default: int | None) -> int | None:
-        """Positions that a layer with a window sees; the default where the key is absent.
-
-        GGUF files of Phi-4 have a window of 0, which is none.
-        """
+        """The default where the key is absent; GGUF files of Phi-4 have 0, which is none."""
         if self.is_gguf and self.get("sliding_window") == 0:
             return None
         width = self.cap("sliding_window", default)
         return None if width is None else whole(width, self.what("sliding_window"))
 
     def switched_window(self, default: int | None) -> int | None:
-        """As `window`; None unless `use_sliding_window`."""
         self._read.add("sliding_window")
         return self.window(default) if self.flag("use_sliding_window") else None
 
@@ -282,7 +253,6 @@ class Settings:
         return list(told if told is not None else (known[kind] for kind in kinds))
 
     def only(self, key: str, computed: Any) -> None:
-        """`SourceError` for another value than the one that is computed."""
         if (value := self.get(key, computed)) != computed:
             raise SourceError(
                 f"{self.what(key)} is {value!r:.100}, and family {self.family!r} computes "
@@ -300,20 +270,13 @@ class Settings:
         theta_key: str = "rope_theta",
         scaled: bool = True,
     ) -> Rotary:
-        """RoPE's angles.
+        """RoPE's angles for as many positions as the shards take.
 
-        Args:
-            head: channels of a head.
-            positions: as many as the shards take.
-            theta: the base where `config.json` names none.
-            partial: share of the head that turns where the file names none; None where the family
-                honours no share.
-            layer_type: whose table it is, where there are several.
-            theta_key: where a base may stand besides the table.
-            scaled: whether `rope_scaling` is this table's.
-
-        Raises:
-            SourceError: of a kind that is not computed, or said twice and differently.
+        `theta` is the base where `config.json` names none, which may stand at `theta_key` besides
+        the table; `partial` the share of the head that turns where the file names none, None where
+        the family honours no share; `layer_type` whose table it is, where there are several;
+        `scaled` whether `rope_scaling` is this table's. `SourceError` for a kind that is not
+        computed, or what is said twice and differently.
         """
         table, what = self._rope_table(head, layer_type, scaled=scaled)
         if partial is None and table.get("partial_rotary_factor", 1.0) != 1.0:
@@ -331,14 +294,13 @@ class Settings:
             theta = GGUF_THETA
         key = "max_position_embeddings"
         trained = None if self.get(key) is None else self.count(key)
-        turned = Turned(head, self.real(theta_key, theta), positions, trained)
         names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
-        angles = rotary(Parameters(self._where, table, turned, names if self.is_gguf else what))
+        base, name = self.real(theta_key, theta), names if self.is_gguf else what
+        angles = rotary(Parameters(self._where, table, head, base, positions, trained, name))
         return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:
-        """`SourceError` for what changes the result and was not read."""
         # GGUF has one name for what several keys of `config.json` say.
         known = {self._file_key(key) for key in self._read}
         for key, nothing in NEUTRAL.items():
@@ -359,7 +321,6 @@ class Settings:
                 self.refuse(own, value)
 
     def what(self, key: str) -> str:
-        """How a sentence about a key begins."""
         return f"{self.source.label}: {self._file_key(key)}"
 
     def _file_key(self, key: str) -> str:
@@ -370,7 +331,6 @@ class Settings:
         return f"{self.source.label}: {'its metadata' if self.is_gguf else 'config.json'}"
 
     def refuse(self, key: str, value: Any) -> NoReturn:
-        """`SourceError` for a value with which the model is another one."""
         raise SourceError(
             f"{self._where} has {self._file_key(key)} {value!r:.100}, which family "
             f"{self.family!r} does not compute, so its reference would be another model."
@@ -384,7 +344,6 @@ class Settings:
             )
 
     def needed(self, key: str, default: Any = None) -> Any:
-        """A value; `SourceError` where it is absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(f"{self._where} has no {self._file_key(key)}.")
@@ -419,7 +378,6 @@ class Settings:
     def _rope_table(
         self, head: int, layer_type: str, *, scaled: bool
     ) -> tuple[dict[str, Any], str]:
-        """The table of a kind of layer, and what it is called."""
         if self.is_gguf:
             return (self._gguf_rope(head) if scaled else {}), "rope.scaling"
         tables = {name: self.get(name) for name in (_ROPE, "rope_scaling") if self.get(name)}
@@ -476,7 +434,6 @@ class Settings:
 def layers_of(
     windows: Sequence[int | None], rotaries: Sequence[int | None] | None = None
 ) -> tuple[Layer, ...]:
-    """Layers by their windows and angles; all turn by the first ones where none are told."""
     turned = rotaries if rotaries is not None else [0] * len(windows)
     return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))
 
@@ -493,17 +450,10 @@ def plain(
 ) -> DecoderConfig:
     """What llama-like configurations share; families replace what is theirs.
 
-    Args:
-        s: the configuration.
-        positions: as many as the shards take.
-        theta: RoPE's base where the configuration has none; None where the family reads RoPE.
-        head: channels of a head where it does not tell; an even share where None.
-        kv_heads: key heads, where the family reads them by layer.
-        activation: the only one that is computed.
-        partial: share of a head that turns where it does not tell; None where all must.
-
-    Raises:
-        SourceError: sizes that do not fit one another, or another activation.
+    Where the configuration does not tell, `theta` is RoPE's base, or None where the family reads
+    RoPE, `head` the channels of a head, an even share where None, and `partial` the share of a head
+    that turns, None where all must. `SourceError` for sizes that do not fit one another, or another
+    activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
     kv_heads = kv_heads or s.count("num_key_value_heads", heads)
@@ -535,10 +485,7 @@ def plain(
 
 
 def biases(s: Settings, *, ffn: bool = True) -> tuple[str, ...]:
-    """Projections with a bias: by `attention_bias` and `mlp_bias`, or those of a GGUF file.
-
-    Without `ffn` only attention may have some.
-    """
+    """Projections with a bias; without `ffn` only attention may have some."""
     if s.is_gguf:
         parts = LINEAR if ffn else ATTENTION
         return tuple(part for part in parts if f"blk.0.{GGUF[part]}.bias" in s.source.names)

@@ -2,16 +2,122 @@
 
 from __future__ import annotations
 
-from pytest_ane.models.families._blocks import starts_whole
-from pytest_ane.models.families.zaya.config import VERSION, spread, wiring
-from pytest_ane.models.families.zaya.model import ZayaModel, layout, open_model
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "VERSION",
-    "ZayaModel",
-    "layout",
-    "open_model",
-    "spread",
-    "starts_whole",
-    "wiring",
-]
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, is_head, starts_whole
+from pytest_ane.models.families._layout import AneLayout
+from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.decoder._model import layout as decoder_layout
+from pytest_ane.models.families.zaya._config import (
+    VERSION,
+    ZayaConfig,
+    ZayaNames,
+    is_attention,
+    spread,
+    wiring,
+)
+from pytest_ane.models.sources import Source
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ane.models.families.zaya._reference import ZayaWeights
+
+
+__all__ = ["VERSION", "ZayaModel", "layout", "open_model", "spread", "starts_whole", "wiring"]
+
+
+class ZayaModel(DecoderModel):
+    """One model; weights are read from the source shard by shard."""
+
+    config: ZayaConfig
+    names: ZayaNames
+    dtype: npt.DTypeLike = np.float16
+    """Of what is converted: half the memory, and fp16 ones convert fastest."""
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.models.families._reference import run_each, run_together
+        from pytest_ane.models.families.zaya import _reference as reference
+
+        if is_head(shard):
+            return super().reference(shard)
+        (index, block), weights, c = self._block(shard), self.weights, self.config
+        if is_attention(index):
+            return partial(run_each, lambda x: reference.attention(x, block, c, index))
+        return partial(run_together, lambda x: reference.mixture(x, block, c, index, weights))
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a layer, times its residual scale, plus its residual bias."""
+        from pytest_ane.models.families._reference import run_together
+        from pytest_ane.models.families.zaya import _reference as reference
+
+        if is_head(shard):
+            return None
+        index, c = block_index(shard), self.config
+        if not is_attention(index):
+            mixture = self.weights.mixture(index)
+            return partial(run_together, lambda x: reference.path(x, mixture, c))
+        residual = self.weights.residual(index)
+        return partial(run_together, lambda x: reference.carried(x, residual))
+
+    def routed(self, shard: str) -> Routing | None:
+        """Experts of a mixture that are chosen, or of the notes' form those that say much."""
+        from pytest_ane.models.families.zaya._reference import routes
+
+        return self._of_experts(shard, routes)
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
+        from pytest_ane.models.families.zaya._reference import undecided
+
+        return self._of_experts(shard, undecided) if self.config.is_published else None
+
+    def filling(self, shard: str) -> None:
+        """None: a sequence is run from its start."""
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        if is_head(shard):
+            return super().ports(shard)
+        c, index = self.config, block_index(shard)
+        if is_attention(index):
+            states = tuple(Port(name, shape) for name, shape in c.state_shapes(index).items())
+            return replace(super().ports(shard), states=states)
+        x, y = c.width + c.enters(index), c.width + c.leaves(index)
+        return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
+
+    def _module(self, shard: str) -> nn.Module:
+        from pytest_ane.models.families.zaya._ane import AneAttention, AneMixture, PublishedMixture
+
+        if is_head(shard):
+            return super()._module(shard)
+        c, index, weights = self.config, block_index(shard), self._weights(self.dtype)
+        if is_attention(index):
+            return AneAttention(c, index, weights.cca(index))
+        return (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
+
+    def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
+        from pytest_ane.models.families.zaya._reference import ZayaWeights
+
+        return ZayaWeights(self.source, self.config, self.names, dtype)
+
+
+def open_model(source: Source, cut: Cut) -> ZayaModel:
+    """As `Family.open_model`."""
+    ids = [wire.shard for wire in wiring(cut.shards)]
+    config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
+    blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
+    return ZayaModel(source, config, names, cut)
+
+
+def layout(description: dict[str, Any], shard: str) -> AneLayout:
+    """A shard's layout from `ZayaModel.description`, without the weights."""
+    return decoder_layout(ZayaConfig.from_description(description), shard)

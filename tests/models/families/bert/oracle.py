@@ -108,12 +108,6 @@ def save_modules(folder: Path, pooling: str, *, normalized: bool, more: Sequence
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
 
 
-def prompt(length: int, seed: int = 1) -> list[int]:
-    """Random token ids."""
-    ids: list[int] = np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
-    return ids
-
-
 def expected(model: Any, ids: Sequence[int], padding: int = 0) -> FloatArray:
     """Transformers' last hidden states `[T, C]`, of a batch padded to that many more."""
     mask = [1] * len(ids) + [0] * padding
@@ -153,9 +147,3 @@ def converted(model: BertModel, ids: Sequence[int]) -> tuple[FloatArray, FloatAr
         before, x = x, layout.output({"y": y})[: len(x)]
     assert before is not None
     return before, x
-
-
-def difference(actual: FloatArray, right: FloatArray) -> float:
-    """The greatest, relative to the largest value."""
-    assert actual.shape == right.shape
-    return float(np.abs(actual - right).max() / np.abs(right).max())

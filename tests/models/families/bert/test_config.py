@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from pytest_ane.make import Cache
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Cut, is_causal, pools
+from pytest_ane.models.families import Cut, trait
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import open_source
 from pytest_ane.project.models import OpenModel
@@ -132,8 +132,8 @@ class TestLayout:
         model = CASES[0].open(folder)
         layouts = [model.layout(shard) for shard in ("L00", "pooling")]
         assert [layout.sees for layout in layouts] == ["call", "call"]
-        assert not any(map(is_causal, layouts))
-        assert [pools(layout) for layout in layouts] == [False, True]
+        assert not any(trait(layout, "causal") for layout in layouts)
+        assert [trait(layout, "pools") for layout in layouts] == [False, True]
 
 
 def test_seeded_weights_need_no_file() -> None:

@@ -30,12 +30,11 @@ from tests.models.families.bert.oracle import (
     TINY,
     Case,
     converted,
-    difference,
     expected,
     pooled,
-    prompt,
     referred,
 )
+from tests.models.families.decoder.oracle import difference, prompt
 from tests.tools.test_init_from import WORDS
 
 ERF = tuple(case for case in CASES if case.changes.get("hidden_act", "gelu") == "gelu")

@@ -18,8 +18,7 @@ from pytest_ane.make.shard import convert
 from pytest_ane.manifest import Model, load
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families.bert import BertModel
-from pytest_ane.models.families.bert._ane import AneBlock, AnePooling
-from pytest_ane.models.families.bert._weights import BlockWeights
+from pytest_ane.models.families.bert._forms import AneBlock, AnePooling, BlockWeights
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import open_source, source_path
 from tests.forked import Forge
@@ -28,12 +27,11 @@ from tests.models.families.bert.oracle import (
     LENGTH,
     Case,
     converted,
-    difference,
     expected,
     pooled,
-    prompt,
     referred,
 )
+from tests.models.families.decoder.oracle import difference, prompt
 
 BOUND = 1e-4
 

@@ -62,10 +62,7 @@ def test_factors_of_frequencies_are_a_tensor() -> None:
     ("values", "said"),
     [
         ({"attention__sliding_window": 4096}, "llama.attention.sliding_window 4096, which family"),
-        (
-            {"attention__value_length": 2},
-            "llama.attention.value_length is 2, and family",
-        ),
+        ({"attention__value_length": 2}, "llama.attention.value_length is 2, and family"),
         ({"expert_count": 8}, "its metadata has llama.expert_count 8, which family 'llama' does"),
         ({"attention__clamp_kqv": 3.0}, "llama.attention.clamp_kqv 3.0"),
         ({"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}, "original_context_length"),

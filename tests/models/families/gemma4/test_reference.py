@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.models.families.decoder._ane import Router
 from pytest_ane.models.families.gemma4 import Gemma4Model
-from pytest_ane.models.families.gemma4.ane import AneCombiner, AnePack
-from pytest_ane.models.families.gemma4.reference import route
-from pytest_ane.models.families.gemma4.weights import RouterWeights
+from pytest_ane.models.families.gemma4._forms import AneCombiner, AnePack, RouterWeights, route
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source, tiny_weights
 
@@ -246,10 +244,7 @@ def test_every_pack_agrees_with_the_reference(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    levels=st.lists(st.integers(0, 3), min_size=16, max_size=16),
-    top=st.integers(1, 16),
-)
+@given(levels=st.lists(st.integers(0, 3), min_size=16, max_size=16), top=st.integers(1, 16))
 def test_among_equals_packs_choose_what_the_reference_chooses(levels: list[int], top: int) -> None:
     """In fp16, with logits that are often equal: `top` experts in all."""
     config = tiny_weights(tiny_source(top_k_experts=top)).config

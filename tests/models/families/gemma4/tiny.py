@@ -13,7 +13,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
-from pytest_ane.models.families.gemma4.weights import Weights
+from pytest_ane.models.families.gemma4._forms import Weights
 from pytest_ane.models.sources import Source
 from tests.models.families.llama import tiny as memory
 

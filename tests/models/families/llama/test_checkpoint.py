@@ -98,10 +98,7 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
-        (
-            {"rope_scaling": {"rope_type": "llama3"}},
-            "config.json has no rope_scaling.factor, which its rope_scaling.rope_type needs.",
-        ),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "config.json has no rope_scaling.factor,"),
         (
             {"rope_scaling": {"type": "axial", "factor": 2.0}},
             'config.json has rope_scaling.type "axial"; computed are default, dynamic, linear, ',
@@ -112,7 +109,7 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
         ),
         (
             {"rope_parameters": {"rope_theta": 500.0}},
-            "has rope_theta 10000.0 and rope_parameters.rope_theta 500.0; leave one of them.",
+            "theta 10000.0 and rope_parameters.rope_theta",
         ),
         ({"sliding_window": 4096}, "config.json has sliding_window 4096, which family 'llama'"),
         ({"num_local_experts": 8}, "config.json has num_local_experts 8, which family 'llama'"),
@@ -202,7 +199,4 @@ def test_an_unknown_tensor(name: str) -> None:
     source.tensors["z.weight"] = np.zeros(4, np.float32)
     with pytest.raises(SourceError) as error:
         LLAMA.open_model(source, Cut(("L00",)))
-    assert str(error.value) == (
-        f"tiny.gguf: family 'llama' does not compute with its tensor {name!r} (2 such in all), so "
-        "its reference would be another model."
-    )
+    assert f"not compute with its tensor {name!r} (2 such in all)" in str(error.value)

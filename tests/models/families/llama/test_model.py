@@ -16,7 +16,7 @@ from pytest_ane.models.families import Cut, Port
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.models.families.decoder import DecoderConfig, Layer
-from pytest_ane.models.families.decoder._weights import Weights, in_halves
+from pytest_ane.models.families.decoder._reference import Weights, in_halves
 from pytest_ane.models.sources import Source
 from tests.models.families.llama.tiny import tiny_model, tiny_source
 
@@ -58,43 +58,19 @@ def test_the_default_model_s_dimensions(smollm2: Source) -> None:
     ("changes", "message"),
     [
         ({"general__architecture": "qwen2"}, "tiny.gguf: architecture 'qwen2', expected 'llama'."),
-        (
-            {"llama__attention__head_count": 0},
-            "tiny.gguf: llama.attention.head_count is 0, no positive number.",
-        ),
-        (
-            {"llama__attention__head_count_kv": [2, 4]},
-            "tiny.gguf: llama.attention.head_count_kv is [2, 4], no positive number.",
-        ),
-        (
-            {"llama__rope__freq_base": float("nan")},
-            "tiny.gguf: llama.rope.freq_base is nan, no positive number.",
-        ),
-        (
-            {"llama__attention__head_count_kv": 3},
-            "tiny.gguf: 4 query heads, 3 key heads and 8 channels of a head do not divide one "
-            "another.",
-        ),
-        (
-            {"llama__embedding_length": 33},
-            "tiny.gguf: its metadata has no llama.attention.key_length.",
-        ),
-        (
-            {"llama__rope__dimension_count": 4},
-            "tiny.gguf: its metadata has llama.rope.dimension_count 4, which family 'llama' does "
-            "not compute, so its reference would be another model.",
-        ),
-        (
-            {"llama__rope__scaling__type": "yarn"},
-            "tiny.gguf: its metadata has no llama.rope.scaling.original_context_length, which "
-            "its llama.rope.scaling.type needs.",
-        ),
+        ({"llama__attention__head_count": 0}, "head_count is 0, no positive number."),
+        ({"llama__attention__head_count_kv": [2, 4]}, "head_count_kv is [2, 4], no positive"),
+        ({"llama__rope__freq_base": float("nan")}, "freq_base is nan, no positive number."),
+        ({"llama__attention__head_count_kv": 3}, "4 query heads, 3 key heads and 8 channels"),
+        ({"llama__embedding_length": 33}, "its metadata has no llama.attention.key_length."),
+        ({"llama__rope__dimension_count": 4}, "has llama.rope.dimension_count 4, which"),
+        ({"llama__rope__scaling__type": "yarn"}, "llama.rope.scaling.original_context_length"),
     ],
 )
 def test_another_architecture_or_variant_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SourceError) as error:
         read(**changes)
-    assert str(error.value) == message
+    assert message in str(error.value)
 
 
 def test_a_variant_s_key_with_the_value_that_is_computed() -> None:
@@ -165,10 +141,7 @@ def test_inputs_of_a_stateful_block() -> None:
     np.testing.assert_allclose(inputs["cos"][0, 0, 0], [math.cos(1), math.cos(2)], rtol=1e-6)
     with pytest.raises(ExecutionError) as error:
         stateful.inputs(np.ones((2, 3), np.float32), start=3)
-    assert str(error.value) == (
-        "positions 3 to 4 do not fit a state of 4; raise context in shards.toml or shorten the "
-        "prompt."
-    )
+    assert "positions 3 to 4 do not fit a state of 4; raise context" in str(error.value)
 
 
 def test_inputs_of_two_positions() -> None:
@@ -201,10 +174,7 @@ def test_hidden_states_come_back(length: int, width: int) -> None:
 def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) -> None:
     with pytest.raises(ExecutionError) as error:
         SMALL.output(outputs)
-    assert str(error.value) == (
-        f"A shard of family 'llama' gives y [1, C, T, 1], this one {given}; is it another family's "
-        "artifact?"
-    )
+    assert f"A shard of family 'llama' gives y [1, C, T, 1], this one {given}" in str(error.value)
 
 
 def test_embedding_rows() -> None:
@@ -256,7 +226,4 @@ def test_a_block_the_model_does_not_have() -> None:
 def test_slices_that_are_not_the_whole_vocabulary(heads: tuple[str, ...]) -> None:
     with pytest.raises(ManifestError) as error:
         tiny_model(("L00", *heads))
-    assert str(error.value) == (
-        f"The head's slices are {', '.join(heads)}; number them head.0 to head.{len(heads) - 1}, "
-        "so that together they are the whole vocabulary."
-    )
+    assert f"The head's slices are {', '.join(heads)}; number them head.0" in str(error.value)

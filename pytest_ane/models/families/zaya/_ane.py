@@ -15,13 +15,14 @@ from pytest_ane.models.families._ane import (
     Chosen,
     ScaledRMSNorm,
     cast_to,
+    constant,
     convolution,
     pointwise,
     rotate,
     scaled_to_unit,
 )
-from pytest_ane.models.families.zaya.config import ZayaConfig
-from pytest_ane.models.families.zaya.weights import (
+from pytest_ane.models.families.zaya._config import ZayaConfig
+from pytest_ane.models.families.zaya._reference import (
     AttentionWeights,
     Residual,
     RouterWeights,
@@ -30,16 +31,13 @@ from pytest_ane.models.families.zaya.weights import (
 
 
 class AneResidual(nn.Module):
-    """A layer's output, scaled, joined with the residual stream, scaled."""
-
     def __init__(self, weights: Residual) -> None:
         super().__init__()
-        self.residual_scale = _channels(weights.residual_scale)
-        self.residual_bias = _channels(weights.residual_bias)
-        self.scale, self.bias = _channels(weights.scale), _channels(weights.bias)
+        self.residual_scale = constant(weights.residual_scale)
+        self.residual_bias = constant(weights.residual_bias)
+        self.scale, self.bias = constant(weights.scale), constant(weights.bias)
 
     def forward(self, x: Tensor, given: Tensor) -> Tensor:
-        """Residual stream and layer output, `[1, C, T, 1]` each, scaled and added."""
         return x * self.residual_scale + self.residual_bias + given * self.scale + self.bias
 
 
@@ -52,10 +50,9 @@ class AneRouter(nn.Module):
         self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
         self.first, self.second = pointwise(*weights.first), pointwise(*weights.second)
         self.last = pointwise(weights.last)
-        self.balancing = _channels(weights.balancing)
+        self.balancing = constant(weights.balancing)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of normed states `[1, C, T, 1]`."""
         inner = self.norm(F.silu(self.down_proj(h)))
         inner = F.silu(self.second(F.silu(self.first(inner))))
         return torch.softmax(self.last(inner) + self.balancing, dim=1)
@@ -72,7 +69,7 @@ class PublishedRouter(AneRouter):
         dtype = weights.last.dtype
         self.chosen = Chosen(len(weights.last), 1, dtype)
         self.register_buffer("zero", torch.zeros(1, dtype=dtype))
-        self.carry = None if weights.carry is None else _channels(weights.carry)
+        self.carry = None if weights.carry is None else constant(weights.carry)
 
     def state(self, h: Tensor, before: Tensor) -> Tensor:
         """What the next mixture's router goes on from, `[1, R, T, 1]`, of normed states."""
@@ -80,7 +77,6 @@ class PublishedRouter(AneRouter):
         return own if self.carry is None else own + before * self.carry
 
     def forward(self, state: Tensor) -> Tensor:
-        """Of the router's state. Balancing biases count in choosing alone."""
         inner = F.gelu(self.second(F.gelu(self.first(self.norm(state)))))
         shares = torch.softmax(self.last(inner), dim=1)
         return torch.where(self.chosen(shares + self.balancing), shares, self.zero)
@@ -94,7 +90,6 @@ class AneExpert(nn.Module):
         self.fc1, self.fc2 = pointwise(fc1), pointwise(fc2)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of normed states `[1, C, T, 1]`."""
         gate, up = self.fc1(h).chunk(2, dim=1)
         given: Tensor = self.fc2(F.silu(gate) * up)
         return given
@@ -177,7 +172,6 @@ class AneAttention(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=weights.qkv.dtype))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:
-        """The layer on new positions, after those that the states hold."""
         c = self.config
         seen, current = self.projected(x)
         q, k = self.queries_and_keys(seen[:, : c.qk_channels])
@@ -228,7 +222,3 @@ class AneAttention(nn.Module):
         self.kv_cache[:] = cache
         keys, values = cache.chunk(2, dim=0)
         return keys, values
-
-
-def _channels(weight: Tensor) -> nn.Parameter:
-    return nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)

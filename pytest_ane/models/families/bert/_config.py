@@ -39,12 +39,7 @@ _PRETRAINING = r"cls\..*"
 
 @dataclass(frozen=True)
 class Names:
-    """Names in one file.
-
-    Attributes:
-        root: what a published checkpoint's names begin with; None for GGUF.
-        norm: the two kinds of a norm's tensors.
-    """
+    """Names in one file; published ones begin with the `root`, which is None for GGUF."""
 
     root: str | None
     norm: tuple[str, ...] = ("weight", "bias")
@@ -56,7 +51,6 @@ class Names:
         return tuple(f"{name}.{kind}" for kind in kinds[: 1 if part in _TABLES else 2])
 
     def check(self, source: Source) -> None:
-        """`SourceError` for a tensor that would be left out."""
         known = [re.escape(name) for part in _PARTS for name in self.tensors(part, "@")]
         known += [f"{re.escape(self.root)}({_UNUSED})"] if self.root is not None else []
         known += [_PRETRAINING] if self.root else []
@@ -110,10 +104,7 @@ class BertConfig:
     """Dimensions, and the parts that configurations choose.
 
     Attributes:
-        width: channels of a hidden state.
-        ffn: inner channels of the feed-forward network.
         vocabulary, positions, types: rows of the three embeddings; 0 types where there are none.
-        epsilon: of all norms.
         pooling: whether the embedding is the mean of all positions, or the first one.
         normalized: whether its norm is 1.
         length: positions of a call; what a text leaves of them is padding.
@@ -134,12 +125,10 @@ class BertConfig:
 
     @property
     def head(self) -> int:
-        """Channels of one head."""
         return self.width // self.heads
 
 
 def read(source: Source, length: int) -> BertConfig:
-    """A source's configuration, for calls of `length` positions."""
     s = Settings(source, "bert", ("bert",), ("bert",), gguf_keys=_GGUF_KEYS)
     s.only("position_embedding_type", "absolute")
     s.only("is_decoder", computed=False)
@@ -220,7 +209,6 @@ def _read_pooling(s: Settings) -> tuple[Pooling, bool]:
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
-    """Blocks `L00`, `L01`... one after another, then `pooling`."""
     layers = [shard for shard in shards if shard != POOLING]
     for shard in layers:
         if not blocks.is_block(shard):

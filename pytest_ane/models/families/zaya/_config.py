@@ -25,7 +25,6 @@ from pytest_ane.models.sources.base import (
     MAX_DIMENSION,
     MAX_LAYERS,
     check_names,
-    check_variant,
     positive,
     whole,
 )
@@ -64,8 +63,6 @@ _HINT = (
 
 
 class ZayaNames(Names):
-    """Names in one file."""
-
     @classmethod
     def find(cls, source: Source) -> ZayaNames:
         """The names of a source; a synthetic one has the first release's."""
@@ -91,7 +88,6 @@ class ZayaNames(Names):
         return self.parts == PUBLISHED
 
     def layer(self, index: int) -> str:
-        """What a layer's names begin with."""
         return f"model.layers.{index // 2 if self.folded else index}."
 
     def before(self, index: int, name: str, *, end: bool = False) -> str:
@@ -104,7 +100,6 @@ class ZayaNames(Names):
         return f"{self.layer(index - 1)}post_{behind}_residual_scale.{name}"
 
     def expert(self, index: int, number: int, part: str) -> str:
-        """The tensor with an expert's `linear_fc1` or `linear_fc2`."""
         name = self.own_of(index, f"zaya_block.experts.local_experts.{{}}.{part}.weight")
         return name.replace("{}", str(number))
 
@@ -165,22 +160,14 @@ _COUNTS: Mapping[str, tuple[int, tuple[str, ...]]] = {
 }
 """ZAYA1-8B's value of each dimension, and the keys that give it, the telling one first."""
 
-_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "add_bias_linear": (False,),
-    "attention_bias": (False,),
-    "cca_time0": (2,),
-    "cca_time1": (2,),
-    "clamp_temp": (False,),
-    "gated_linear_unit": (True,),
-    "hidden_act": ("silu",),
-    "lm_head_bias": (False,),
-    "moe_router_topk": (1,),
-    "num_experts_per_tok": (1,),
-    "rope_scaling": (None, False),
-    "scale_residual_merge": (True,),
-    "swa_layers": (None, False),
-    "zaya_use_eda": (True,),
-    "zaya_use_mod": (True,),
+_ONLY: Mapping[str, Any] = {
+    **dict.fromkeys(("gated_linear_unit", "scale_residual_merge"), True),
+    **dict.fromkeys(("zaya_use_eda", "zaya_use_mod"), True),
+    **dict.fromkeys(("add_bias_linear", "attention_bias", "clamp_temp", "lm_head_bias"), False),
+    **dict.fromkeys(("rope_scaling", "swa_layers"), False),
+    **dict.fromkeys(("cca_time0", "cca_time1"), 2),
+    **dict.fromkeys(("moe_router_topk", "num_experts_per_tok"), 1),
+    "hidden_act": "silu",
 }
 """Settings that this family computes; another would be another model."""
 
@@ -203,17 +190,14 @@ class ZayaConfig(DecoderConfig):
 
     @property
     def q_channels(self) -> int:
-        """Channels of all query heads together."""
         return self.heads * self.head
 
     @property
     def kv_channels(self) -> int:
-        """Channels of all keys, and of all values."""
         return self.kv_heads * self.head
 
     @property
     def qk_channels(self) -> int:
-        """Channels that the convolutions of the attention mix."""
         return self.q_channels + self.kv_channels
 
     @property
@@ -223,28 +207,21 @@ class ZayaConfig(DecoderConfig):
 
     @property
     def is_published(self) -> bool:
-        """Whether the published model is computed."""
         return self.variant == "published"
 
     def enters(self, index: int) -> int:
-        """Channels of the router's state that a layer takes, below its hidden states."""
         return self.leaves(index) if index > 1 else 0
 
     def leaves(self, index: int) -> int:
-        """Channels of the router's state that a layer gives."""
         return self.router if self.is_published and not is_attention(index) else 0
 
     def layout(self, index: int) -> AneLayout:
-        """How hidden states enter and leave a layer.
-
-        What the two last positions leave to the next ones, `tail`, has no places as the cache has.
-        """
+        """What the last positions leave to the next, `tail`, has no places as the cache has."""
         if not is_attention(index):
             return AneLayout(self.family, self.width + self.enters(index))
         return replace(super().layout(index), recurrent=("tail",))
 
     def state_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of an attention layer's states by name."""
         return {
             "kv_cache": (2 * self.kv_heads, 1, self.slots(index) or 0, self.head),
             "tail": (1, 1, 2, self.tail_channels),
@@ -254,7 +231,8 @@ class ZayaConfig(DecoderConfig):
     def read(cls, source: Source, slices: int, cut: Cut) -> tuple[ZayaConfig, ZayaNames]:
         """Dimensions and names; a synthetic source is ZAYA1-8B where it does not say otherwise."""
         s, names = Settings(source, "zaya", ("zaya",), ()), ZayaNames.find(source)
-        check_variant(source.label, "zaya", source.value, _ONLY)
+        for key, value in _ONLY.items():
+            s.only(key, value)
         layers = _count(s, "layers") * (2 if names.folded else 1)
         heads, kv_heads, head = (_count(s, name) for name in ("heads", "kv_heads", "head"))
         halves = 2 * _count(s, "ffn") if names.folded else _count(s, "halves")
@@ -358,5 +336,4 @@ def _wire(wire: Wire) -> Wire:
 
 
 def is_attention(index: int) -> bool:
-    """Whether a layer is attention; the others are mixtures of experts."""
     return index % 2 == 0

@@ -112,7 +112,6 @@ def configure(s: Settings, positions: int) -> DecoderConfig:
 
 
 def own_experts(config: DecoderConfig, pack: int) -> range:
-    """Numbers of a pack's experts, an eighth of the layer's."""
     assert config.mixture is not None
     each = config.mixture.experts // PACKS
     return range(pack * each, pack * each + each)
@@ -145,7 +144,6 @@ def _sliding(s: Settings) -> list[bool]:
 
 
 def _key_heads(s: Settings, sliding: Sequence[bool]) -> tuple[int, int]:
-    """How many GGUF's sliding layers have, and its global ones; all of a kind as many."""
     by_layer = s.by_layer("num_key_value_heads")
     near, far = (
         {count for count, slides in zip(by_layer, sliding, strict=True) if slides is kind}
@@ -220,29 +218,21 @@ _LAST = PACKS - 1
 
 
 class Part(NamedTuple):
-    """What a layer's shard computes; parts sort in running order.
-
-    Attributes:
-        layer: its number.
-        pack: number of the pack; -1 for attention, which runs before the packs.
-    """
+    """What a layer's shard computes, in running order: attention, of pack -1, and the packs."""
 
     layer: int
     pack: int
 
     @property
     def is_attention(self) -> bool:
-        """Whether this is the layer's first half."""
         return self.pack < 0
 
     @property
     def combines(self) -> bool:
-        """Whether this is the pack that ends its layer."""
         return self.pack == _LAST
 
 
 def part(shard: str) -> Part:
-    """What a shard id other than the head's stands for; `ManifestError` where it is no shard."""
     match = _ID.fullmatch(shard)
     if match is None:
         raise ManifestError(
@@ -253,7 +243,6 @@ def part(shard: str) -> Part:
 
 
 def pack_of(shard: str) -> Part | None:
-    """The pack that a shard is; None of attention and of the head's slices."""
     return None if is_head(shard) or part(shard).is_attention else part(shard)
 
 
@@ -276,7 +265,6 @@ def _wire(shard: str) -> Wire:
 
 
 def layer_shards(layer: int) -> tuple[str, ...]:
-    """Ids of a layer's nine shards: attention and eight packs."""
     return (f"L{layer:02d}.attn", *(f"L{layer:02d}.p{pack}" for pack in range(PACKS)))
 
 
