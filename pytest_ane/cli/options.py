@@ -85,20 +85,18 @@ def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-@_read
-def size(text: str) -> Any:
-    """Bytes of `'8 GB'`, or of a number."""
-    from pytest_ane.manifest.policy import size
+def _limit(name: str) -> Callable[[str], Any]:
+    """A parser of the policy's sizes or times, which is imported when one is read."""
 
-    return size(int(text) if text.isdecimal() else text)
+    def read(text: str) -> Any:
+        from pytest_ane.manifest import policy
+
+        return getattr(policy, name)(int(text) if text.isdecimal() else text)
+
+    return _read(read)
 
 
-@_read
-def seconds(text: str) -> Any:
-    """Of `'90 s'`, or of a number."""
-    from pytest_ane.manifest.policy import seconds
-
-    return seconds(int(text) if text.isdecimal() else text)
+size, seconds = _limit("size"), _limit("seconds")
 
 
 def add_arithmetic(

@@ -499,8 +499,8 @@ def choose_compression(shards: Sequence[ShardShapes]) -> Scheme:
             continue
         if not weight.compressible or (routed and weight.name.startswith(_ATTENTION)):
             if len(weight.shape) > 1:
-                words = (f"*{word}*" for word in _KEPT if word in weight.name)
-                kept.add(next(words, _glob(weight.name)))
+                words = [f"*{word}*" for word in _KEPT if word in weight.name]
+                kept.update(words or [_glob(weight.name)])
         elif kind == "head":
             heads.append(weight)
         else:
