@@ -56,8 +56,8 @@ class WorkerProgress(Progress):
         self._worker = worker
         self._run = run
 
-    def _at_work(self, shard: str) -> None:
-        self._note(shard)
+    def _words(self, shard: str) -> str:
+        return shard
 
     def _note(self, text: str) -> None:
         self._run().write(f"{_FILES}{self._worker}", {"now": text, "done": self.done})
@@ -109,6 +109,5 @@ def line(notes: list[dict[str, Any]], *, total: int, seconds: float) -> str:
     if not now:
         return ""
     done = {shard: size for note in notes for shard, size in note["done"].items()}
-    return words(
-        ", ".join(now), done=len(done), total=total, size=sum(done.values()), seconds=seconds
-    )
+    names, size = ", ".join(now), sum(done.values())
+    return words(names, done=len(done), total=total, size=size, seconds=seconds)

@@ -86,10 +86,12 @@ class Progress:
     @contextmanager
     def building(self, shard: str) -> Iterator[Callable[[int], None]]:
         """Show that a package is being built or looked up; yields what takes its size in bytes."""
-        seconds, size = time.perf_counter() - self._start, sum(self.done.values())
-        text = words(shard, done=len(self.done), total=self._total, size=size, seconds=seconds)
-        with self.showing(text):
+        with self.showing(self._words(shard)):
             yield lambda size: self.done.update({shard: size})
+
+    def _words(self, shard: str) -> str:
+        seconds, size = time.perf_counter() - self._start, sum(self.done.values())
+        return words(shard, done=len(self.done), total=self._total, size=size, seconds=seconds)
 
     @contextmanager
     def showing(self, text: str) -> Iterator[None]:
@@ -104,9 +106,8 @@ class Progress:
         """Show the shards that other machines have, and how many they have done."""
         seconds = time.perf_counter() - self._start
         names = ", ".join(shards) if len(shards) <= _NAMED else f"{len(shards)} shards"
-        parts = [f"{done} of {self._total} done"]
-        parts += _left(done=done, total=self._total, seconds=seconds)
-        self._show(f"{names} at workers ({', '.join(parts)})" if shards else "")
+        parts = ", ".join([f"{done} of {self._total} done", *_left(done, self._total, seconds)])
+        self._show(f"{names} at workers ({parts})" if shards else "")
 
 
 def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> str:
@@ -114,11 +115,11 @@ def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> st
     parts = [f"{min(done + 1, total)} of {total}"]
     if size:
         parts.append(f"{size / 1e6:.1f} MB done")
-    parts += _left(done=done, total=total, seconds=seconds)
+    parts += _left(done, total, seconds)
     return f"{shard} ({', '.join(parts)})"
 
 
-def _left(*, done: int, total: int, seconds: float) -> list[str]:
+def _left(done: int, total: int, seconds: float) -> list[str]:
     """The time left at the pace so far."""
     if not 0 < done < total or seconds < _WORTH_SHOWING:
         return []
