@@ -19,7 +19,14 @@ from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
 from pytest_ane.models.chain import Answer, Chain, ChainStep, Watch
-from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
+from pytest_ane.models.families import (
+    LanguageModel,
+    Streams,
+    Wire,
+    apply_output,
+    reference_embedding,
+    shard_input,
+)
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
 _VERSION = 3
@@ -99,7 +106,7 @@ def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool 
 
         return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
 
-    return Chain(model.embed, tuple(map(step, wiring)))
+    return Chain(reference_embedding(model), tuple(map(step, wiring)))
 
 
 ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]

@@ -35,6 +35,7 @@ from pytest_ane.models.families import (
     apply_output,
     optional,
     ports_of,
+    reference_embedding,
     shard_input,
     trait,
 )
@@ -373,7 +374,7 @@ def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
     return replace(probe, residual=probe.sequence) if is_input else probe
 
 
-RECORDING_VERSION = 11
+RECORDING_VERSION = 12
 _FILE = "recording.safetensors"
 
 
@@ -404,7 +405,8 @@ def record_hidden(
 
     def make(folder: Path) -> None:
         opened = model()
-        streams = {p.name: {"x": opened.embed(p.ids)} for p in prompts()}
+        embed = reference_embedding(opened)
+        streams = {p.name: {"x": embed(p.ids)} for p in prompts()}
         tensors: dict[str, FloatArray] = {}
         for wire in wiring:
             for prompt, state in streams.items():

@@ -44,7 +44,7 @@ from pytest_ane.probes.recording import (
     record_probes,
 )
 
-_READERS = ("gguf", "numpy", "tokenizers", "torch")
+_READERS = ("gguf", "numpy", "tokenizers", "torch", "transformers")
 """Packages that turn a source into weights, token ids and reference outputs."""
 
 

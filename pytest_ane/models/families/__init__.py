@@ -213,8 +213,11 @@ class LanguageModel(Buildable, Protocol):
     def reference(self, shard: str) -> Reference:
         """The float32 torch module of one shard."""
 
+    def reference_embed(self, ids: Sequence[int]) -> FloatArray:
+        """As `embed`, by the hand of the references; this and what follows may be left out."""
+
     def residual(self, shard: str) -> Reference | None:
-        """What the residual path alone gives, exactly; this and what follows may be left out."""
+        """What the residual path alone gives, exactly."""
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a shard's experts the reference uses; None where there are none."""
@@ -234,6 +237,12 @@ def ports_of(model: Buildable, shard: str) -> Ports:
     tell = getattr(model, "ports", None)
     ports: Ports = tell(shard) if tell is not None else model.conversion(shard).ports
     return ports
+
+
+def reference_embedding(model: LanguageModel) -> Callable[[Sequence[int]], FloatArray]:
+    """What enters the references of a model; `embed` where its family has no other."""
+    embed: Callable[[Sequence[int]], FloatArray] = getattr(model, "reference_embed", model.embed)
+    return embed
 
 
 def optional(model: LanguageModel, method: str, shard: str) -> Any:

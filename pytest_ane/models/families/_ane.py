@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.mlprogram import fp16
-from pytest_ane.models.families._reference import softly_capped
 
 
 class ScaledRMSNorm(nn.Module):
@@ -162,3 +161,8 @@ def convolution(weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> 
     if bias is not None:
         conv.bias = nn.Parameter(bias, requires_grad=False)
     return conv
+
+
+def softly_capped(x: Tensor, cap: float | None) -> Tensor:
+    """C tanh(x / c), between -c and c (Gemma 2, arXiv 2408.00118); `x` without a cap."""
+    return x if cap is None else torch.tanh(x / cap) * cap

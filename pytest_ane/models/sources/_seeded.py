@@ -54,6 +54,9 @@ class SeededSource:
     def value(self, key: str) -> Any:
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        raise SourceError(f"{self.label}: {name} has the shape that is asked for.")
+
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor in fp16, or those fp16 values in float32."""
         self._check(name, shape)

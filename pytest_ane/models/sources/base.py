@@ -81,6 +81,9 @@ class Source(Protocol):
     def value(self, key: str) -> Any:
         """A metadata value; raises `SourceError` where the key is absent."""
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as stored, rows outermost; `SourceError` if absent."""
+
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor as float32 or float16, rows outermost; `SourceError` if absent or another shape.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
     from pytest_ane.models.families.bert._forms import BlockWeights, Weights
+    from pytest_ane.models.reference.bert import BertReference
 
 
 __all__ = ["POOLING", "VERSION", "BertModel", "spread", "starts_whole", "wiring"]
@@ -106,23 +107,28 @@ class BertModel:
         hidden: FloatArray = normed(w.embedding(ids), w.embedding_norm(), self.config).numpy()
         return hidden
 
+    @cached_property
+    def exact(self) -> BertReference:
+        """The model of transformers that shards are held against."""
+        from pytest_ane.models.reference.bert import BertReference
+
+        return BertReference(self.source, {"model_type": "bert"})
+
+    def reference_embed(self, ids: Sequence[int]) -> FloatArray:
+        """What transformers gives the first block."""
+        return self.exact.embed(ids)
+
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard."""
-        from pytest_ane.models.families._reference import run_each
-        from pytest_ane.models.families.bert._forms import block, pooled
+        if shard != POOLING:
+            return self.exact.block(blocks.block_index(shard))
+        from pytest_ane.models.reference.bert import pooling
 
-        if shard == POOLING:
-            return partial(run_each, partial(pooled, c=self.config))
-        return partial(run_each, partial(block, w=self._block(shard), c=self.config))
+        return pooling(mean=self.config.pooling == "mean", unit=self.config.normalized)
 
     def residual(self, shard: str) -> Reference | None:
         """What a block gives if neither of its halves adds anything."""
-        from pytest_ane.models.families._reference import run_each
-        from pytest_ane.models.families.bert._forms import residual
-
-        if shard == POOLING:
-            return None
-        return partial(run_each, partial(residual, w=self._block(shard), c=self.config))
+        return None if shard == POOLING else self.exact.path(blocks.block_index(shard))
 
     def conversion(self, shard: str) -> Conversion:
         """The ANE form of a shard."""

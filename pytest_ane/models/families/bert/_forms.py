@@ -1,7 +1,6 @@
-"""A BERT's tensors, its float32 reference (Devlin et al., arXiv 1810.04805) and its ANE form.
+"""A BERT's tensors and its ANE form (Devlin et al., arXiv 1810.04805).
 
-The reference computes a text without padding, which no position may see. The ANE form has 1x1
-convolutions, norms that fp16 cannot overflow, and a finite mask.
+The form has 1x1 convolutions, norms that fp16 cannot overflow, and a finite mask.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_ane.models.families._ane import ScaledLayerNorm, cast_to, scaled_to_unit
-from pytest_ane.models.families._reference import attend, split_heads
 from pytest_ane.models.families.bert._config import BertConfig, find_names
 from pytest_ane.models.families.decoder._ane import projection
-from pytest_ane.models.families.decoder._reference import Linear, linear
+from pytest_ane.models.families.decoder._weights import Linear
 from pytest_ane.models.sources import Source
 
 
@@ -85,35 +83,15 @@ class Weights:
             yield torch.from_numpy(self._source.tensor(name, extent))
 
 
-def block(x: Tensor, w: BlockWeights, c: BertConfig) -> Tensor:
-    x = normed(x + attention(x, w, c), w.attention_norm, c)
-    return normed(x + linear(activated(linear(x, w.up), c), w.down), w.ffn_norm, c)
-
-
-def residual(x: Tensor, w: BlockWeights, c: BertConfig) -> Tensor:
-    return normed(normed(x, w.attention_norm, c), w.ffn_norm, c)
-
-
 def normed(x: Tensor, norm: Norm, c: BertConfig) -> Tensor:
     """LayerNorm over the last axis (Ba et al., arXiv 1607.06450)."""
     return F.layer_norm(x, (x.shape[-1],), *norm, c.epsilon)
-
-
-def attention(x: Tensor, w: BlockWeights, c: BertConfig) -> Tensor:
-    q, k, v = (split_heads(linear(x, each), c.head) for each in (w.q, w.k, w.v))
-    return linear(attend(q, k, v, torch.zeros(()), c.head**0.5), w.o)
 
 
 def activated(x: Tensor, c: BertConfig) -> Tensor:
     if c.activation == "relu":
         return F.relu(x)
     return F.gelu(x, approximate="none" if c.activation == "erf" else "tanh")
-
-
-def pooled(x: Tensor, c: BertConfig) -> Tensor:
-    """The embedding `[1, C]` of a text's last hidden states `[T, C]`."""
-    y = x.mean(dim=0, keepdim=True) if c.pooling == "mean" else x[:1]
-    return F.normalize(y) if c.normalized else y
 
 
 class AneBlock(nn.Module):

@@ -10,16 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pytest_ane.models.families._ane import Chosen, ScaledRMSNorm, pointwise, rotate
 from pytest_ane.models.families._layout import MASKED
-from pytest_ane.models.families.decoder._config import DecoderConfig, Mixture
-from pytest_ane.models.families.decoder._reference import (
-    AttentionWeights,
-    BlockWeights,
-    Linear,
-    activated,
-)
+from pytest_ane.models.families.decoder._config import Activation, DecoderConfig, Mixture
+from pytest_ane.models.families.decoder._weights import AttentionWeights, BlockWeights, Linear
 
 
 class AneAttention(nn.Module):
@@ -194,3 +190,7 @@ def weighted(inner: Tensor, shares: Tensor) -> Tensor:
 
 def projection(w: Linear) -> nn.Conv2d:
     return pointwise(w.weight, w.bias)
+
+
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    return F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")

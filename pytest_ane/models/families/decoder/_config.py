@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any, Literal
 
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families._blocks import block_index, is_head
 from pytest_ane.models.families._layout import AneLayout, Rotary
@@ -149,6 +152,17 @@ class DecoderConfig:
             return self.context
         ring = ceil((window - 1 + self.max_tokens) / _STATE_STEP) * _STATE_STEP
         return min(self.context, ring)
+
+    def filled(self, index: int, k: FloatArray, v: FloatArray) -> dict[str, FloatArray]:
+        """The states `[KV, 1, d, S]` after a sequence whose keys and values are `[KV, T, d]`."""
+        slots = self.slots(index) or 0
+        last = np.arange(max(0, k.shape[1] - slots), k.shape[1])
+        states = {}
+        for name, values in (("k_cache", k), ("v_cache", v)):
+            state = np.zeros((len(values), 1, values.shape[2], slots), np.float32)
+            state[:, 0, :, last % slots] = values[:, last].transpose(1, 0, 2)
+            states[name] = state
+        return states
 
     @property
     def description(self) -> dict[str, Any]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,21 +39,31 @@ from pytest_ane.models.families.decoder._config import (
 )
 from pytest_ane.models.families.decoder._settings import Settings
 from pytest_ane.models.sources import Source, Spread
+from pytest_ane.models.sources.base import architecture_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-T = TypeVar("T")
+    from pytest_ane.models.families.decoder._weights import Weights
+    from pytest_ane.models.reference import Layer, TransformersModel
 
 
 class DecoderModel:
     dtype: npt.DTypeLike = np.float32
     """Of what is converted."""
 
-    def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
+    def __init__(
+        self,
+        source: Source,
+        config: DecoderConfig,
+        names: Names,
+        cut: Cut,
+        exact: Callable[[], TransformersModel] | None,
+    ) -> None:
         self.source, self.config, self.names, self.shards = source, config, names, cut.shards
         self.positions = config.context or cut.max_tokens
         self.description = config.description
+        self._exact = exact
 
     @property
     def missing(self) -> Sequence[str]:
@@ -60,13 +74,6 @@ class DecoderModel:
         """The source by the family's names, in float32."""
         return self._weights(np.float32)
 
-    @property
-    def _forms(self) -> Any:
-        """The module with the family's `Weights`, `routed` and `undecided`, which needs torch."""
-        from pytest_ane.models.families.decoder import _reference
-
-        return _reference
-
     def layout(self, shard: str) -> AneLayout:
         return layout(self.config, shard)
 
@@ -75,35 +82,71 @@ class DecoderModel:
         scaled: FloatArray = self.weights.embedding(ids) * np.float32(self.config.embedding_scale)
         return scaled
 
-    def reference(self, shard: str) -> Reference:
-        from pytest_ane.models.families._reference import run_each
-        from pytest_ane.models.families.decoder import _reference as reference
+    @cached_property
+    def exact(self) -> Any:
+        """The model of transformers that shards are held against, where it has one."""
+        assert self._exact is not None
+        return self._exact()
 
-        c = self.config
+    def independent(self, shard: str) -> bool:
+        return self._exact is not None
+
+    def reference_embed(self, ids: Sequence[int]) -> FloatArray:
+        rows: FloatArray = self.embed(ids) if self._exact is None else self.exact.embed(ids)
+        return rows
+
+    def reference(self, shard: str) -> Reference:
+        if self._exact is None:
+            return self._itself(shard)
+        reference: Reference
         if is_head(shard):
-            head = self.weights.head(head_index(shard))
-            return partial(run_each, lambda x: reference.logits(x, head, c))
-        index, block = self._block(shard)
-        return partial(run_each, lambda x: reference.block(x, block, c, index))
+            c = self.config
+            bounds = blocks.slice_bounds(c.vocabulary, c.slices, head_index(shard))
+            reference = self.exact.head(*bounds)
+        else:
+            reference = self.exact.block(self.index(shard))
+        return reference
 
     def residual(self, shard: str) -> Reference | None:
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
-        return self._of_experts(shard, self._forms.routed)
+        return self.exact.routed(self.index(shard)) if self._is_sparse(shard) else None
 
     def undecided(self, shard: str) -> Undecided | None:
-        return self._of_experts(shard, self._forms.undecided)
+        return self.exact.undecided(self.index(shard)) if self._is_sparse(shard) else None
 
     def filling(self, shard: str) -> Filling | None:
-        if self.config.context is None or self.layout(shard).window is None:
+        if self.config.context is None or self.layout(shard).window is None or self._exact is None:
             return None
-        from pytest_ane.models.families._reference import each
-        from pytest_ane.models.families.decoder._reference import filled
+        layer = self._attention(shard)
+        return lambda hidden: self.config.filled(self.index(shard), *layer.keys_and_values(hidden))
 
-        c, index = self.config, self.index(shard)
-        w = self.weights.attention(index)
-        return lambda hidden: each(lambda x: filled(x, w, c, index), [hidden])[0]
+    def _attention(self, shard: str) -> Layer:
+        """What makes a shard's keys and values."""
+        layer: Layer = self.exact.layer(self.index(shard))
+        return layer
+
+    def _is_sparse(self, shard: str) -> bool:
+        mixed = not is_head(shard) and self.config.mixture_of(self.index(shard)) is not None
+        return mixed and self._exact is not None
+
+    def _itself(self, shard: str) -> Reference:
+        """The converted form in float32, without states."""
+        import torch
+
+        stateless = copy(self)
+        stateless.config, stateless.dtype = replace(self.config, context=None), np.float32
+        module, layout = stateless._module(shard), stateless.layout(shard)
+        names = [port.name for port in stateless.ports(shard).inputs]
+
+        def run(hidden: FloatArray) -> FloatArray:
+            inputs = layout.inputs(hidden)
+            with torch.inference_mode():
+                y = module(*(torch.from_numpy(np.asarray(inputs[name])) for name in names))
+            return layout.output({"y": y.numpy()})
+
+        return lambda sequences: [run(hidden) for hidden in sequences]
 
     def conversion(self, shard: str) -> Conversion:
         ports = self.ports(shard)
@@ -127,20 +170,6 @@ class DecoderModel:
     def index(self, shard: str) -> int:
         return block_index(shard)
 
-    def _of_experts(
-        self, shard: str, tell: Callable[..., T]
-    ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
-        if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
-            return None
-        from pytest_ane.models.families._reference import each
-
-        index, block = self._block(shard)
-        return partial(each, lambda x: tell(x, block, self.config, index))
-
-    def _block(self, shard: str) -> tuple[int, Any]:
-        index = self.index(shard)
-        return index, self.weights.block(index)
-
     def _module(self, shard: str) -> nn.Module:
         from pytest_ane.models.families._ane import AneHead
         from pytest_ane.models.families.decoder._ane import AneBlock, StatefulBlock
@@ -149,11 +178,13 @@ class DecoderModel:
         if is_head(shard):
             norm, projection = weights.head(head_index(shard))
             return AneHead(norm * c.logit_scale, projection, c.stream_epsilon, c.logit_cap)
-        form, index = AneBlock if c.context is None else StatefulBlock, block_index(shard)
+        form, index = AneBlock if c.context is None else StatefulBlock, self.index(shard)
         return form(c, index, weights.block(index))
 
-    def _weights(self, dtype: npt.DTypeLike) -> Any:
-        return self._forms.Weights(self.source, self.config, self.names, dtype)
+    def _weights(self, dtype: npt.DTypeLike) -> Weights:
+        from pytest_ane.models.families.decoder._weights import Weights
+
+        return Weights(self.source, self.config, self.names, dtype)
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
@@ -182,6 +213,9 @@ class DecoderFamily:
         own: tensors of a block that the family reads by itself, in full, and their names in GGUF.
         synthetic: the configuration of synthetic weights where the manifest does not give it.
         defaults: what `config.json` means where it does not say, by the class of transformers.
+        reference: the class that shards are held against, such as
+            `transformers.VaultGemmaForCausalLM`; transformers' own for the `model_type` where none
+            is given, and the converted form itself where it has none either.
     """
 
     name: str
@@ -199,6 +233,7 @@ class DecoderFamily:
     own: Parts = field(default_factory=dict)
     synthetic: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = ""
     revision: int = 1
 
     @property
@@ -221,7 +256,25 @@ class DecoderFamily:
         blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
         if source.names:
             names.require(source, config, ids)
-        return DecoderModel(source, config, names, cut)
+        return DecoderModel(source, config, names, cut, self.exact(source))
+
+    def exact(self, source: Source) -> Callable[[], TransformersModel] | None:
+        """Opens the model of transformers that shards of a source are held against, if any."""
+        usual = self.usual(source)
+        kind = usual.get("model_type") or architecture_of(source.value)[1]
+        if not self.reference and not in_transformers(kind):
+            return None
+
+        def opened() -> TransformersModel:
+            from pytest_ane.models.reference import DecoderReference
+
+            return DecoderReference(source, usual, self.reference)
+
+        return opened
+
+    def usual(self, source: Source) -> Mapping[str, Any]:
+        """What the configuration of synthetic weights says where the manifest does not."""
+        return {"model_type": self.published[0], **self.synthetic} if source.synthetic else {}
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
         settings = Settings(
@@ -273,3 +326,21 @@ def spread(name: str, shape: tuple[int, ...], norm: float = 1.0) -> Spread:
     if "embed_tokens" in name or "embeddings" in name:
         return Spread(1.0)
     return Spread.with_outliers(shape[-1] ** -0.5, outliers=0.03)
+
+
+def in_transformers(kind: str) -> bool:
+    """Whether transformers has a model of a type, or of what llama.cpp calls it.
+
+    Its table is read without it, for this is asked in runs that compute no reference.
+    """
+    return kind in _types() or kind in {known.replace("_", "") for known in _types()}
+
+
+@cache
+def _types() -> Collection[str]:
+    spec = find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    names = run_path(str(Path(spec.origin).parent / "models" / "auto" / "auto_mappings.py"))
+    types: Collection[str] = names["CONFIG_MAPPING_NAMES"]
+    return types

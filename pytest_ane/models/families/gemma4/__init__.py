@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import Cut, Port, Ports, Reference
+from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._decoders import GEMMA_NAMES
@@ -33,7 +31,9 @@ from pytest_ane.models.sources import Source, Spread
 if TYPE_CHECKING:
     from torch import nn
 
-T = TypeVar("T")
+    from pytest_ane.models.families.gemma4._forms import Weights
+    from pytest_ane.models.reference import Layer
+    from pytest_ane.models.reference.gemma4 import Gemma4Reference
 
 
 class Gemma4Model(DecoderModel):
@@ -49,40 +49,39 @@ class Gemma4Model(DecoderModel):
         every = (s for i in range(len(self.config.layers)) for s in layer_shards(i))
         return [shard for shard in every if part(shard) not in listed]
 
-    @property
-    def _forms(self) -> Any:
-        from pytest_ane.models.families.gemma4 import _forms
-
-        return _forms
-
     def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
         return layout(self.config, shard)
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
-        from pytest_ane.models.families._reference import run_each, run_together
-        from pytest_ane.models.families.decoder._reference import attended
-
         if is_head(shard):
             return super().reference(shard)
-        c, weights = self.config, self.weights
-        if (of := pack_of(shard)) is not None:
-            return partial(run_together, lambda x: self._forms.pack(x, weights, of))
-        index = self.index(shard)
-        w = weights.attention(index)
-        return partial(run_each, lambda x: attended(x, w, c, index))
+        exact: Gemma4Reference = self.exact
+        if (of := pack_of(shard)) is None:
+            return exact.attention(self.index(shard))
+        run = exact.last_pack if of.combines else exact.pack
+        return run(of.layer, own_experts(self.config, of.pack))
 
     def residual(self, shard: str) -> Reference | None:
         """What enters attention; what enters the last pack, times the layer's scalar."""
-        from pytest_ane.models.families._reference import run_each
-
         if (of := pack_of(shard)) is None:
             return None if is_head(shard) else list
-        if not of.combines:
-            return None
-        width, scalar = self.config.width, self.weights.scalar(of.layer)
-        return partial(run_each, lambda x: x[:, :width] * scalar)
+        return self.exact.path(of.layer) if of.combines else None
+
+    def routed(self, shard: str) -> Routing | None:
+        """Which of a pack's own experts are among the chosen."""
+        of = pack_of(shard)
+        return of and self.exact.routed(of.layer, own_experts(self.config, of.pack))
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
+        of = pack_of(shard)
+        return of and self.exact.undecided(of.layer, own_experts(self.config, of.pack))
+
+    def _attention(self, shard: str) -> Layer:
+        layer: Layer = self.exact.attending(self.index(shard))
+        return layer
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
@@ -94,19 +93,6 @@ class Gemma4Model(DecoderModel):
     def index(self, shard: str) -> int:
         """Number of the layer that a shard is of."""
         return part(shard).layer
-
-    def _of_experts(
-        self, shard: str, tell: Callable[..., T]
-    ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
-        """Of a pack what is told of its own experts."""
-        from pytest_ane.models.families._reference import each
-
-        if (of := pack_of(shard)) is None:
-            return None
-        c, router = self.config, self.weights.router(of.layer)
-        own = own_experts(c, of.pack)
-        # Below the residual stream the last pack has the others' sum.
-        return partial(each, lambda x: tell(x[:, : c.width].contiguous(), router, c, own))
 
     def _module(self, shard: str) -> nn.Module:
         """The shard's ANE form, attention in float32."""
@@ -121,6 +107,11 @@ class Gemma4Model(DecoderModel):
         weights = self._weights(self.dtype)
         pack = AnePack(c, weights.router(index), weights.banks(*of), of.pack)
         return AneCombiner(c, pack, weights.combiner(index)) if of.combines else pack
+
+    def _weights(self, dtype: npt.DTypeLike) -> Weights:
+        from pytest_ane.models.families.gemma4._forms import Weights
+
+        return Weights(self.source, self.config, self.names, dtype)
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
@@ -154,7 +145,17 @@ class Gemma4Family(DecoderFamily):
         config, names = self.read(source, cut, blocks.slices(ids))
         layers = [shard for shard in ids if not is_head(shard)]
         blocks.check_depth(source.label, layers, len(config.layers), lambda s: part(s).layer)
-        return Gemma4Model(source, config, names, cut)
+        return Gemma4Model(source, config, names, cut, self.exact(source))
+
+    def exact(self, source: Source) -> Callable[[], Gemma4Reference]:
+        """Opens transformers' model, whose layers are run in part."""
+
+        def opened() -> Gemma4Reference:
+            from pytest_ane.models.reference.gemma4 import Gemma4Reference
+
+            return Gemma4Reference(source, self.usual(source))
+
+        return opened
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
         """A shard's layout from `Gemma4Model.description`, without the weights."""

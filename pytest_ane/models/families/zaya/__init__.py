@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import block_index, is_head, starts_whole
@@ -28,7 +29,9 @@ from pytest_ane.models.sources import Source
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.zaya._reference import ZayaWeights
+    from pytest_ane.models.families.zaya._notes import NotesReference
+    from pytest_ane.models.families.zaya._weights import ZayaWeights
+    from pytest_ane.models.reference.zaya import ZayaReference
 
 
 __all__ = ["VERSION", "ZayaModel", "layout", "open_model", "spread", "starts_whole", "wiring"]
@@ -42,43 +45,54 @@ class ZayaModel(DecoderModel):
     dtype: npt.DTypeLike = np.float16
     """Of what is converted: half the memory, and fp16 ones convert fastest."""
 
+    @property
+    def _notes(self) -> NotesReference:
+        from pytest_ane.models.families.zaya._notes import NotesReference
+
+        return NotesReference(self.config, self.weights)
+
+    def independent(self, shard: str) -> bool:
+        """Nobody else computes the notes' form, of which transformers has the head alone."""
+        return self.config.is_published or is_head(shard)
+
+    def reference_embed(self, ids: Sequence[int]) -> FloatArray:
+        """What transformers gives the first layer, or this family the notes' form."""
+        return super().reference_embed(ids) if self.config.is_published else self.embed(ids)
+
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
-        from pytest_ane.models.families._reference import run_each, run_together
-        from pytest_ane.models.families.zaya import _reference as reference
-
         if is_head(shard):
             return super().reference(shard)
-        (index, block), weights, c = self._block(shard), self.weights, self.config
-        if is_attention(index):
-            return partial(run_each, lambda x: reference.attention(x, block, c, index))
-        return partial(run_together, lambda x: reference.mixture(x, block, c, index, weights))
+        forms, layer = self._forms(block_index(shard))
+        half = forms.attention if is_attention(block_index(shard)) else forms.mixture
+        reference: Reference = half(layer)
+        return reference
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
-        from pytest_ane.models.families._reference import run_together
-        from pytest_ane.models.families.zaya import _reference as reference
-
         if is_head(shard):
             return None
-        index, c = block_index(shard), self.config
-        if not is_attention(index):
-            mixture = self.weights.mixture(index)
-            return partial(run_together, lambda x: reference.path(x, mixture, c))
-        residual = self.weights.residual(index)
-        return partial(run_together, lambda x: reference.carried(x, residual))
+        forms, layer = self._forms(block_index(shard))
+        path: Reference = forms.path(layer, attention=is_attention(block_index(shard)))
+        return path
 
     def routed(self, shard: str) -> Routing | None:
         """Experts of a mixture that are chosen, or of the notes' form those that say much."""
-        from pytest_ane.models.families.zaya._reference import routes
-
-        return self._of_experts(shard, routes)
+        if not self._is_sparse(shard):
+            return None
+        forms, layer = self._forms(block_index(shard))
+        routing: Routing = forms.routed(layer)
+        return routing
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
-        from pytest_ane.models.families.zaya._reference import undecided
+        return super().undecided(shard) if self.config.is_published else None
 
-        return self._of_experts(shard, undecided) if self.config.is_published else None
+    def _forms(self, index: int) -> tuple[Any, int]:
+        """Who computes a layer, and its number there: transformers' layers have both halves."""
+        if self.config.is_published:
+            return self.exact, index // 2
+        return self._notes, index
 
     def filling(self, shard: str) -> None:
         """None: a sequence is run from its start."""
@@ -105,7 +119,7 @@ class ZayaModel(DecoderModel):
         return (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
 
     def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
-        from pytest_ane.models.families.zaya._reference import ZayaWeights
+        from pytest_ane.models.families.zaya._weights import ZayaWeights
 
         return ZayaWeights(self.source, self.config, self.names, dtype)
 
@@ -115,7 +129,13 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
     ids = [wire.shard for wire in wiring(cut.shards)]
     config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
     blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
-    return ZayaModel(source, config, names, cut)
+
+    def exact() -> ZayaReference:
+        from pytest_ane.models.reference.zaya import ZayaReference
+
+        return ZayaReference(source)
+
+    return ZayaModel(source, config, names, cut, exact)
 
 
 def layout(description: dict[str, Any], shard: str) -> AneLayout:

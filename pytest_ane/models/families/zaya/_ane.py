@@ -22,7 +22,7 @@ from pytest_ane.models.families._ane import (
     scaled_to_unit,
 )
 from pytest_ane.models.families.zaya._config import ZayaConfig
-from pytest_ane.models.families.zaya._reference import (
+from pytest_ane.models.families.zaya._weights import (
     AttentionWeights,
     Residual,
     RouterWeights,

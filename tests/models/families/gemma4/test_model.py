@@ -11,16 +11,17 @@ import pytest
 import tomlkit
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Cut, Port, Wire, apply_output, shard_input
+from pytest_ane.models.families._ane import AneHead, constant
 from pytest_ane.models.families._layout import causal_mask
-from pytest_ane.models.families._reference import rms_norm
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture
-from pytest_ane.models.families.decoder._reference import logits
+from pytest_ane.models.families.decoder._ane import Router
 from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
 from pytest_ane.models.families.gemma4._config import layer_shards, starts_whole, wiring
-from pytest_ane.models.families.gemma4._forms import combine, route
+from pytest_ane.models.families.gemma4._forms import AneCombiner, AnePack, RouterWeights
 from pytest_ane.models.sources import SeededSource, Source, Spread
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.probes.seeded import gaussian, generator
@@ -343,17 +344,26 @@ def test_what_synthetic_weights_would_hide_is_seen() -> None:
     config = {"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 256, "num_experts": 32}
     model = FAMILY.open_model(SeededSource(7, FAMILY.spread, config), Cut(("L00.p0", "head.0")))
     weights, c = model.weights, model.config
-    x = torch.from_numpy(gaussian(generator(1), (16, c.width)))
-    head, combiner, router = weights.head(0), weights.combiner(0), weights.router(0)
-    assert relative(logits(x, head, replace(c, logit_cap=None)), logits(x, head, c)) > 0.02
-    unscaled = replace(combiner, scalar=torch.ones(1))
-    assert relative(combine(x, x, unscaled, c), combine(x, x, combiner, c)) > 0.2
-    routed = route(x, router, c)
+    x = torch.from_numpy(gaussian(generator(1), (16, c.width))).T[None, :, :, None]
+    norm, projection = weights.head(0)
+    capped, plain = (AneHead(norm, projection, c.epsilon, cap)(x) for cap in (c.logit_cap, None))
+    assert relative(plain, capped) > 0.02
+    combiner, router, banks = weights.combiner(0), weights.router(0), weights.banks(0, 0)
+    pack = AnePack(c, router, banks, 0)
+    right = AneCombiner(c, pack, combiner)(torch.cat([x, x], dim=1))
+    unscaled = AneCombiner(c, pack, replace(combiner, scalar=torch.ones(1)))
+    assert relative(unscaled(torch.cat([x, x], dim=1)), right) > 0.2
     scale = router.expert_scale
     assert (scale == 0).any()
     assert (scale < 0).any()
+    routed = router_of(c, router)(x) * constant(scale)
     for others in (scale.abs(), torch.where(scale == 0, 0.5, scale)):
-        assert relative(route(x, replace(router, expert_scale=others), c), routed) > 0.02
+        assert relative(router_of(c, router)(x) * constant(others), routed) > 0.02
+
+
+def router_of(c: DecoderConfig, router: RouterWeights) -> Router:
+    assert c.mixture is not None
+    return Router(c.mixture, router.projection * router.scale)
 
 
 def test_where_rounding_to_fp16_decides() -> None:
@@ -363,7 +373,7 @@ def test_where_rounding_to_fp16_decides() -> None:
     model = FAMILY.open_model(SeededSource(7, FAMILY.spread, config), Cut((*packs, "head.0")))
     w, c, mixture = model.weights.router(0), model.config, model.weights.mixture
     x = gaussian(generator(1), (64, c.width))
-    scores = (rms_norm(torch.from_numpy(x), c.epsilon) * w.scale) @ w.projection.T
+    scores = F.rms_norm(torch.from_numpy(x), (c.width,), w.scale, c.epsilon) @ w.projection.T
     order = scores.argsort(dim=-1, descending=True)[:, mixture.top - 1 : mixture.top + 1]
     gaps = scores.gather(1, order) @ torch.tensor([1.0, -1.0])
     closest = int(gaps.argmin())

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.models.families._reference import rms_norm, rotate
 from tests.models.families.llama import oracle
 from tests.models.families.llama.tiny import tiny_model
-
-
-def test_rms_norm_of_three_and_four() -> None:
-    """Mean square 12.5."""
-    normed = rms_norm(torch.tensor([3.0, 4.0]), 0.0) * torch.tensor([1.0, 2.0])
-    torch.testing.assert_close(normed, torch.tensor([3.0, 8.0]) / math.sqrt(12.5))
-
-
-def test_rms_norm_s_epsilon_counts_where_all_is_small() -> None:
-    normed = rms_norm(torch.tensor([1e-3, 0.0]), 0.5e-6)
-    torch.testing.assert_close(normed, torch.tensor([1.0, 0.0]))
-
-
-def test_a_quarter_turn_swaps_the_halves() -> None:
-    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    turned = rotate(x, torch.zeros(1, 4), torch.ones(1, 4))
-    assert turned.flatten().tolist() == [-3, -4, 1, 2]
 
 
 @settings(max_examples=25)

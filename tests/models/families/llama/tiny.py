@@ -40,6 +40,9 @@ class MemorySource:
             raise SourceError(f"{self.label}: no metadata key {key!r}.")
         return self.values[key]
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.tensors[name].shape
+
     def tensor(
         self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
     ) -> npt.NDArray[Any]:

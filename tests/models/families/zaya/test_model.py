@@ -17,7 +17,7 @@ from pytest_ane.models.families.decoder import Layer, Mixture
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya import ZayaModel, open_model, spread, wiring
 from pytest_ane.models.families.zaya._config import ZayaConfig
-from pytest_ane.models.families.zaya._reference import OVERFLOW_BIAS, ZayaWeights
+from pytest_ane.models.families.zaya._weights import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import MemorySource

@@ -1,0 +1,263 @@
+"""Configurations and tensors of files, as transformers reads them.
+
+A checkpoint's names go through transformers' own conversion mapping. Synthetic weights have the
+names and shapes that transformers would save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources import Source
+from pytest_ane.models.sources.base import architecture_of, overridden
+
+
+class Tensors(Protocol):
+    """A file's tensors, read when they are asked for.
+
+    Methods that read raise `SourceError` where the file lacks a tensor.
+    """
+
+    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
+        """Read the tensors that a module still lacks, and unless not `deep` its parts."""
+
+    def fill_experts(self, model: Any, experts: Any) -> None:
+        """Have a layer's experts be read one by one, whenever one is asked for."""
+
+    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
+        """Rows of the embedding or of the head, which may be the same table."""
+
+    def meet(self, model: Any) -> None:
+        """Look at a whole model; change what no configuration says, such as angles of a file."""
+
+
+def open_files(
+    source: Source, usual: Mapping[str, Any], root: str, model: Any = None
+) -> tuple[Any, Tensors]:
+    """Transformers' configuration of a source, and its tensors.
+
+    Args:
+        source: the opened weights.
+        usual: what the configuration of synthetic weights says where the source does not.
+        root: what a text's model is called within one that also sees images.
+        model: a class, where it is not that of the source's `model_type`.
+
+    Raises:
+        SourceError: transformers has no such model, or does not take its configuration.
+    """
+    key, _ = architecture_of(source.value)
+    if key == "general.architecture":
+        from pytest_ane.models.reference._gguf import GGUFTensors, table_of
+
+        return made_from(table_of(source), source, model), GGUFTensors(source)
+    told = {key: source.value(key) for key in source.keys}
+    return made_from(overridden(usual, told), source, model), PublishedTensors(source, root)
+
+
+def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> Any:
+    """The configuration that transformers makes of a table."""
+    from transformers import CONFIG_MAPPING
+
+    table = table if "model_type" in table else table.get("text_config", table)
+    kind = table.get("model_type")
+    if model is None and kind not in CONFIG_MAPPING:
+        raise SourceError(
+            f"{source.label}: transformers has no model of type {kind!r}, so there is no reference."
+        )
+    of = CONFIG_MAPPING[kind] if model is None else model.config_class
+    try:
+        with quiet():
+            return of.from_dict(dict(table))
+    # Its checks raise what they like.
+    except Exception as error:
+        raise SourceError(
+            f"{source.label}: transformers does not take its configuration: {error}"
+        ) from error
+
+
+def class_of(path: str) -> Any:
+    """What `transformers.LlamaForCausalLM` names; `SourceError` for what is no model's class."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+        _ = found.config_class
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SourceError(
+            f"The reference {path!r} is no class of a transformers model ({error}); name one as "
+            "'transformers.LlamaForCausalLM'."
+        ) from error
+    return found
+
+
+class PublishedTensors:
+    """Tensors of a checkpoint, or made up under the names that one would have.
+
+    Args:
+        root: what a text's model is called within one that also sees images.
+    """
+
+    def __init__(self, source: Source, root: str) -> None:
+        self._source, self._root, self._text = source, root, root
+        self._homes: dict[str, str] = {}
+
+    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+        from transformers.modeling_utils import LoadStateDictConfig
+
+        if not (wanted := set(lacking(model, module, deep=deep))):
+            return
+        read = {
+            self._known(name): torch.from_numpy(self._source.tensor(name, shape))
+            for name, shape in self._stored(model, wanted)
+        }
+        plan = LoadStateDictConfig(
+            dtype=torch.float32, weight_mapping=get_model_conversion_mapping(model)
+        )
+        with quiet():
+            found, _ = convert_and_load_state_dict_in_model(model, read, plan)
+        check_complete(self._source, wanted & found.missing_keys)
+
+    def fill_experts(self, model: Any, experts: Any) -> None:
+        for home in lacking(model, experts):
+            if (found := next(self._stored(model, {home}), None)) is None:
+                raise lacks(self._source, [home])
+            stored, shape = found
+            put_bank(experts, home, slices_of(self._source, stored, shape))
+
+    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
+        # A head that a file has is its own; of synthetic weights the configuration tells.
+        tied = model.config.get_text_config().tie_word_embeddings
+        shared = model.get_input_embeddings()
+        for each in [shared] if tied and self._source.synthetic else [table, shared]:
+            for name, (height, width) in self._stored(model, set(lacking(model, each))):
+                return torch.from_numpy(self._source.rows(name, index, width, height))
+        raise lacks(self._source, lacking(model, table))
+
+    def meet(self, model: Any) -> None:
+        if not self._homes:
+            # A text's model of its own has no such root.
+            if not any(name.startswith(self._root) for name in model.state_dict()):
+                self._text = "model."
+            named = {name: self._known(name) for name in self._source.names}
+            self._homes = homes(model, named)
+
+    def _known(self, name: str) -> str:
+        """A tensor as a text's model alone calls it; older savers put the text below all else."""
+        return name.replace(self._root, self._text, 1).removeprefix("language_model.")
+
+    def _stored(self, model: Any, wanted: Collection[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the tensors that make up some parameters of a model."""
+        if self._source.synthetic:
+            from transformers.core_model_loading import revert_weight_conversion
+
+            state = {name: value for name, value in model.state_dict().items() if name in wanted}
+            for name, value in revert_weight_conversion(model, state).items():
+                yield name.replace(self._text, self._root, 1), tuple(value.shape)
+            return
+        for name, home in self._homes.items():
+            if home in wanted:
+                yield name, self._source.shape(name)
+
+
+def homes(model: Any, names: Mapping[str, str]) -> dict[str, str]:
+    """Which parameter each tensor goes into, by what a checkpoint of the model calls it."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    state, prefix = model.state_dict(), model.base_model_prefix
+    return {
+        name: rename_source_key(known, renamings, converters, prefix, state)[0]
+        for name, known in names.items()
+    }
+
+
+def lacking(model: Any, module: nn.Module, *, deep: bool = True) -> list[str]:
+    """Names within the model of a module's tensors that are not there yet."""
+    path = next(path for path, each in model.named_modules() if each is module)
+    return [
+        f"{path}.{name}"
+        for name, value in module.state_dict().items()
+        if value.is_meta and (deep or "." not in name)
+    ]
+
+
+class Bank:
+    """A tensor `[E, ...]` with something for each expert, read when it is asked for."""
+
+    def __init__(self, read: Callable[[int], Tensor]) -> None:
+        self._read = read
+
+    def __getitem__(self, expert: Any) -> Tensor:
+        return self._read(int(expert))
+
+
+def put_bank(experts: Any, home: str, read: Callable[[int], Tensor]) -> None:
+    """Put a bank in place of a module's tensor."""
+    kind = home.rpartition(".")[2]
+    delattr(experts, kind)
+    setattr(experts, kind, Bank(read))
+
+
+def slices_of(source: Source, name: str, shape: tuple[int, ...]) -> Callable[[int], Tensor]:
+    """Reads one slice of a stored tensor `[E, rows, columns]`."""
+    count, height, width = shape
+
+    def read(expert: int) -> Tensor:
+        index = range(expert * height, (expert + 1) * height)
+        return torch.from_numpy(source.rows(name, index, width, count * height))
+
+    return read
+
+
+def put(module: nn.Module, kind: str, values: Tensor) -> None:
+    """Give a module one of its tensors."""
+    if kind in dict(module.named_buffers(recurse=False)):
+        module.register_buffer(kind, values)
+    else:
+        setattr(module, kind, parameter(values))
+
+
+def parameter(values: Any) -> nn.Parameter:
+    """A module's tensor."""
+    return nn.Parameter(torch.as_tensor(values), requires_grad=False)
+
+
+def check_complete(source: Source, missing: Collection[str]) -> None:
+    """`SourceError` where parameters of a module had no tensors."""
+    if missing:
+        raise lacks(source, missing)
+
+
+def lacks(source: Source, missing: Collection[str]) -> SourceError:
+    """That a file has not what some parameters are made of."""
+    return SourceError(
+        f"{source.label}: lacks what transformers' {min(missing)!r} is made of ({len(missing)} "
+        "such in all); fetch the files again."
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress and no advice of transformers meanwhile."""
+    from transformers.utils import logging
+
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,297 @@
+"""ZAYA1: the two halves of a layer of transformers, and the names and keys of its first release.
+
+The first release, which Zyphra keeps as ZAYA1-8B-legacy, counts attentions and mixtures as layers
+of their own, and has residual scales before each (`convert_zaya_weights_to_hf.py` of transformers'
+pull request 45862).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.reference import (
+    Choices,
+    Given,
+    Layer,
+    Routes,
+    Rows,
+    Run,
+    Through,
+    TransformersModel,
+    each,
+    together,
+)
+from pytest_ane.models.reference._files import (
+    Tensors,
+    lacking,
+    made_from,
+    put,
+    put_bank,
+)
+from pytest_ane.models.reference._routing import CLOSE, chosen
+from pytest_ane.models.sources import Source
+
+
+class ZayaReference(TransformersModel):
+    """Attention, or the mixture of experts, each with the scales behind it."""
+
+    def attention(self, index: int) -> Run:
+        """The residual stream after attention."""
+        layer = self.opened(index)
+        layer.only("input_layernorm", "self_attn", "post_attention_residual_scale")
+        layer.fill()
+        end = layer.module.post_attention_residual_scale
+        return partial(each, lambda x: layer.given(x, end)[0])
+
+    def path(self, index: int, *, attention: bool) -> Run:
+        """What leaves a half of the layer without what it adds."""
+        return self._attention_path(index) if attention else self._mixture_path(index)
+
+    def _attention_path(self, index: int) -> Run:
+        """What the residual stream goes on with, without what attention gives."""
+        layer = self.opened(index)
+        layer.only("post_attention_residual_scale")
+        layer.fill()
+        return partial(each, partial(_carried, layer.module.post_attention_residual_scale))
+
+    def mixture(self, index: int) -> Run:
+        """What leaves the layer, the router's state below it, in and out."""
+        layer = self._behind_attention(index)
+        layer.fill_experts(layer.module.mlp.experts)
+        layer.fill()
+        return partial(together, partial(self._mixed, layer))
+
+    def _mixture_path(self, index: int) -> Run:
+        """The same without what the experts give; the router's state is all path."""
+        layer = self._behind_attention(index)
+        layer.module.mlp.experts = Given(None)
+        layer.fill()
+        scale, gate, width = (
+            layer.module.post_mlp_residual_scale,
+            layer.module.mlp.gate,
+            self._width,
+        )
+
+        def path(x: FloatArray) -> FloatArray:
+            *_, state = self._taken(layer, x, gate)[1]
+            return np.concatenate([_carried(scale, x[:, :width]), state[0].numpy()], axis=1)
+
+        return partial(each, path)
+
+    def routed(self, index: int) -> Choices:
+        """The expert of each position, unless it has none."""
+        layer = self._behind_attention(index)
+        experts = layer.module.mlp.experts = Given(None)
+        layer.fill()
+
+        def tell(x: FloatArray) -> Routes:
+            (_, which, weights), _ = self._taken(layer, x, experts)
+            return chosen(which, weights)
+
+        return partial(each, tell)
+
+    def undecided(self, index: int) -> Rows:
+        """Positions at which rounding to fp16 decides which slot is chosen.
+
+        As `close_choices` has it, products of the router's layers are off by up to 2^-11 of
+        themselves, independently; of each layer's error the lead of the best slot has its
+        derivative's part.
+        """
+        layer = self._behind_attention(index)
+        layer.module.mlp.experts = Given(None)
+        layer.fill()
+        gate = layer.module.mlp.gate
+
+        def tell(x: FloatArray) -> tuple[int, ...]:
+            entered, _ = self._taken(layer, x, gate)
+            return _close_slots(gate, [each for each in entered if each is not None])
+
+        return partial(each, tell)
+
+    def open_files(self, source: Source, usual: Mapping[str, Any]) -> tuple[Any, Tensors]:
+        """A checkpoint of transformers', or one of the first release."""
+        if "model.norm.weight" in source.names:
+            return super().open_files(source, usual)
+        table = first_table(source)
+        config = made_from(table, source)
+        return config, FirstRelease(source, 2 * config.num_hidden_layers)
+
+    @property
+    def _width(self) -> int:
+        width: int = self.config.hidden_size
+        return width
+
+    def _behind_attention(self, index: int) -> Layer:
+        layer = self.opened(index)
+        layer.module.input_layernorm = Through()
+        layer.module.self_attn = Given((None, None))
+        layer.module.post_attention_residual_scale = _Second()
+        return layer
+
+    def _mixed(self, layer: Layer, x: FloatArray) -> FloatArray:
+        hidden, state = self._taken(layer, x, layer.module)[1]
+        return np.concatenate([hidden[0].numpy(), state[0].numpy()], axis=1)
+
+    def _taken(self, layer: Layer, x: FloatArray, module: nn.Module) -> Any:
+        hidden, before = np.split(x, [self._width], axis=1)
+        state = torch.from_numpy(np.ascontiguousarray(before))[None] if before.size else None
+        return layer.taken(hidden, module, prev_router_hidden_states=state)
+
+
+class _Second(nn.Module):
+    """Gives the residual stream as it is."""
+
+    def forward(self, given: Any, residual: Tensor) -> Tensor:
+        return residual
+
+
+def _carried(scale: Any, x: FloatArray) -> FloatArray:
+    rows: FloatArray = ((torch.from_numpy(x) + scale.residual_bias) * scale.residual_scale).numpy()
+    return rows
+
+
+def _close_slots(gate: Any, entered: Sequence[Tensor]) -> tuple[int, ...]:
+    made: list[tuple[Tensor, nn.Linear, Tensor]] = []
+
+    def note(linear: Any, args: Any, given: Tensor) -> None:
+        made.append((args[0], linear, given))
+
+    linears = [module for module in gate.modules() if isinstance(module, nn.Linear)]
+    hooks = [linear.register_forward_hook(note) for linear in linears]
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            x, *state = (each.clone() for each in entered)
+            logits = gate(x.requires_grad_(), *state)[0]
+            votes = torch.softmax(logits, dim=-1) + gate.balancing_biases
+            best = votes.topk(2, dim=-1).values
+            lead = best[:, 0] - best[:, 1]
+            slopes = torch.autograd.grad(lead.sum(), [given for *_, given in made])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    variance = best.detach().square().sum(dim=-1)
+    for slope, (x, linear, _) in zip(slopes, made, strict=True):
+        noise = x.detach().square() @ linear.weight.square().T
+        variance = variance + (slope.square() * noise).reshape(len(variance), -1).sum(dim=-1)
+    rows: list[int] = (lead.detach() <= CLOSE * variance.sqrt()).nonzero()[:, 0].tolist()
+    return tuple(rows)
+
+
+_FIRST_RELEASE = (
+    (r"model\.norm\.", "model.final_norm."),
+    (r"model\.input_hidden_states_", "model.layers.0.res_scale.hidden_states_"),
+    (r"(layers\.\d+)\.input_layernorm", r"\1+0.input_norm"),
+    (r"(layers\.\d+)\.post_attention_layernorm", r"\1+1.input_norm"),
+    (r"(layers\.\d+)\.post_attention_residual_scale", r"\1+1.res_scale"),
+    (r"(layers\.\d+)\.post_mlp_residual_scale", r"\1+2.res_scale"),
+    (r"(layers\.\d+)\.self_attn\.(qkv_proj|qk_norm)", r"\1+0.self_attn.qkv"),
+    (r"(layers\.\d+)\.self_attn\.o_proj", r"\1+0.self_attn.o_proj"),
+    (r"qkv\.([qk])_proj", r"qkv.linear_\1"),
+    (r"v_proj_current", "val_proj1"),
+    (r"v_proj_delayed", "val_proj2"),
+    (r"conv_qk_depthwise", "conv_qk.0"),
+    (r"conv_qk_grouped", "conv_qk.1"),
+    (r"(layers\.\d+)\.mlp\.gate\.", r"\1+1.zaya_block.router."),
+    (r"router_mlp\.norm", "rmsnorm_eda"),
+    (r"router_mlp\.fc1", "router_mlp.0"),
+    (r"router_mlp\.fc2", "router_mlp.2"),
+    (r"router_mlp\.out_proj", "router_mlp.4"),
+    (r"(layers\.\d+)\.mlp\.experts\.gate_up_proj", r"\1+1.{}.linear_fc1.weight"),
+    (r"(layers\.\d+)\.mlp\.experts\.down_proj", r"\1+1.{}.linear_fc2.weight"),
+)
+"""What the first release calls transformers' tensors; `+1` is the second half of a layer."""
+_EXPERT = "zaya_block.experts.local_experts.{}"
+_KEYS: Mapping[str, Sequence[str]] = {
+    "hidden_size": ("hidden_size",),
+    "num_attention_heads": ("cca_num_q_heads", "num_attention_heads"),
+    "num_key_value_heads": ("num_query_groups_list", "num_query_groups", "num_key_value_heads"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "num_experts": ("num_experts",),
+    "router_hidden_size": ("zaya_mlp_expansion", "router_hidden_size"),
+    "vocab_size": ("vocab_size",),
+    "rms_norm_eps": ("norm_epsilon", "rms_norm_eps"),
+    "tie_word_embeddings": ("tie_word_embeddings",),
+    "num_hidden_layers": ("num_hidden_layers",),
+    "moe_intermediate_size": ("ffn_hidden_size_list", "ffn_hidden_size"),
+    "rope_theta": ("rope_theta", "rotary_base"),
+    "partial_rotary_factor": ("partial_rotary_factor",),
+}
+"""Keys of the first release, the telling one first; a list has a number for each layer."""
+
+
+def first_name(name: str, layers: int) -> str:
+    """The first release's name of a tensor of transformers'; `{}` is an expert's number."""
+    for pattern, first in _FIRST_RELEASE:
+        name = re.sub(pattern, first, name)
+    name = name.replace("{}", _EXPERT)
+    half = re.search(r"layers\.(\d+)\+(\d)", name)
+    if half is None:
+        return name
+    index = 2 * int(half[1]) + int(half[2])
+    return (
+        name.replace(half[0], f"layers.{index}")
+        if index < layers
+        else f"model.res_scale{name.split('res_scale')[1]}"
+    )
+
+
+def first_table(source: Source) -> dict[str, Any]:
+    """The first release's configuration as transformers has it."""
+    told = {key: source.value(key) for key in source.keys}
+    table: dict[str, Any] = {}
+    for key, names in _KEYS.items():
+        value = next((told[name] for name in names if told.get(name) is not None), None)
+        if value is not None:
+            table[key] = max(value) if isinstance(value, list) else value
+    layers = table.get("num_hidden_layers", 80)
+    table["num_hidden_layers"] = (layers + 1) // 2
+    if "moe_intermediate_size" in table:
+        table["moe_intermediate_size"] //= 2
+    rope = {"rope_theta": table.pop("rope_theta", 5e6), "rope_type": "default"}
+    rope["partial_rotary_factor"] = table.pop("partial_rotary_factor", 0.5)
+    return {**table, "model_type": "zaya", "rope_parameters": {"hybrid": rope}}
+
+
+class FirstRelease:
+    """Tensors of the first release, whose names synthetic weights have too."""
+
+    def __init__(self, source: Source, layers: int) -> None:
+        self._source, self._layers = source, layers
+
+    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
+        """As `Tensors.fill`."""
+        for name in lacking(model, module, deep=deep):
+            path, _, kind = name.rpartition(".")
+            owner, stored = model.get_submodule(path), first_name(name, self._layers)
+            shape = tuple(getattr(owner, kind).shape)
+            put(owner, kind, self._read(stored, shape))
+
+    def fill_experts(self, model: Any, experts: Any) -> None:
+        """As `Tensors.fill_experts`."""
+        for home in lacking(model, experts):
+            stored, shape = first_name(home, self._layers), model.get_parameter(home).shape[1:]
+            put_bank(experts, home, partial(self._read_expert, stored, tuple(shape)))
+
+    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
+        """As `Tensors.rows`."""
+        own = table is not model.get_input_embeddings() and not model.config.tie_word_embeddings
+        name = "lm_head.weight" if own else "model.embed_tokens.weight"
+        height, width = table.weight.shape
+        return torch.from_numpy(self._source.rows(name, index, width, height))
+
+    def meet(self, model: Any) -> None:
+        """Nothing: each tensor's name is made of its parameter's."""
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(self._source.tensor(name, shape))
+
+    def _read_expert(self, name: str, shape: tuple[int, ...], expert: int) -> Tensor:
+        return self._read(name.format(expert), shape)
