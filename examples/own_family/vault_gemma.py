@@ -35,4 +35,5 @@ FAMILY = DecoderFamily(
     names={"ffn_norm": "pre_feedforward_layernorm"},
     norm_offset=1.0,
     tied=True,
+    reference="transformers.VaultGemmaForCausalLM",
 )

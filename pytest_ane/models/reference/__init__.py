@@ -25,9 +25,18 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.reference._files import Tensors, class_of, open_files, parameter, quiet
+from pytest_ane.models.reference._files import (
+    PublishedTensors,
+    Tensors,
+    class_of,
+    made_from,
+    parameter,
+    quiet,
+)
+from pytest_ane.models.reference._gguf import GGUFTensors, table_of
 from pytest_ane.models.reference._routing import chosen, close_choices, rows_of
 from pytest_ane.models.sources import Source
+from pytest_ane.models.sources.base import architecture_of, overridden
 
 T = TypeVar("T")
 
@@ -64,7 +73,12 @@ class TransformersModel:
 
     def open_files(self, source: Source, usual: Mapping[str, Any]) -> tuple[Any, Tensors]:
         """The configuration of a source, and its tensors."""
-        return open_files(source, usual, self.root, self._kind)
+        key, _ = architecture_of(source.value)
+        if key == "general.architecture":
+            table = table_of(source)
+            return made_from(table, source, self._kind), GGUFTensors(source)
+        table = overridden(usual, {key: source.value(key) for key in source.keys})
+        return made_from(table, source, self._kind), PublishedTensors(source, self.root)
 
     def block(self, index: int) -> Run:
         """A whole layer."""

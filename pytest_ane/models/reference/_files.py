@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.base import architecture_of, overridden
 
 
 class Tensors(Protocol):
@@ -36,29 +35,6 @@ class Tensors(Protocol):
 
     def meet(self, model: Any) -> None:
         """Look at a whole model; change what no configuration says, such as angles of a file."""
-
-
-def open_files(
-    source: Source, usual: Mapping[str, Any], root: str, model: Any = None
-) -> tuple[Any, Tensors]:
-    """Transformers' configuration of a source, and its tensors.
-
-    Args:
-        source: the opened weights.
-        usual: what the configuration of synthetic weights says where the source does not.
-        root: what a text's model is called within one that also sees images.
-        model: a class, where it is not that of the source's `model_type`.
-
-    Raises:
-        SourceError: transformers has no such model, or does not take its configuration.
-    """
-    key, _ = architecture_of(source.value)
-    if key == "general.architecture":
-        from pytest_ane.models.reference._gguf import GGUFTensors, table_of
-
-        return made_from(table_of(source), source, model), GGUFTensors(source)
-    told = {key: source.value(key) for key in source.keys}
-    return made_from(overridden(usual, told), source, model), PublishedTensors(source, root)
 
 
 def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> Any:
