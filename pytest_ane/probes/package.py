@@ -262,6 +262,7 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({
             length=length,
             carried=carried,
             domains=domains,
+            same_module=metadata["same_module"],
         )
         for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
     ]
@@ -297,6 +298,7 @@ def record_builder(
             carried = _carried(built, calls[-1], outputs[-1], length, shard.qualified)
             listed.append([kind, name, length * len(calls), len(calls), carried])
         about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
+        about["same_module"] = built.reference in (None, built.module)
         save(folder, tensors, about)
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)

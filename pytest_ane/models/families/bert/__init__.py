@@ -115,6 +115,10 @@ class BertModel:
             return partial(run_each, partial(pooled, c=self.config))
         return partial(run_each, partial(block, w=self._block(shard), c=self.config))
 
+    def independent(self, shard: str) -> bool:
+        """Transformers has the blocks; pooling is ours on both sides."""
+        return shard != POOLING
+
     def residual(self, shard: str) -> Reference | None:
         """What a block gives if neither of its halves adds anything."""
         from pytest_ane.models.families._reference import run_each

@@ -86,6 +86,9 @@ class DecoderModel:
         index, block = self._block(shard)
         return partial(run_each, lambda x: reference.block(x, block, c, index))
 
+    def independent(self, shard: str) -> bool:
+        return True
+
     def residual(self, shard: str) -> Reference | None:
         return None if is_head(shard) else list
 

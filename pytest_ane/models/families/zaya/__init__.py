@@ -54,6 +54,10 @@ class ZayaModel(DecoderModel):
             return partial(run_each, lambda x: reference.attention(x, block, c, index))
         return partial(run_together, lambda x: reference.mixture(x, block, c, index, weights))
 
+    def independent(self, shard: str) -> bool:
+        """Not of the notes' form, which nobody else has published."""
+        return self.config.is_published
+
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
         from pytest_ane.models.families._reference import run_together
