@@ -270,8 +270,18 @@ def test_a_builder_whose_module_is_its_own_reference(project: Project) -> None:
     strict = MANIFEST + INDEPENDENT + "min-cosine = 1.0\nmax-algebra = 0.0\nmax-rounding = 0.0\n"
     result = fidelity(small(project, manifest=strict))
     result.stdout.fnmatch_lines(["*own:ffn.0: fidelity failed", ASKS])
-    another = small(project, more=", reference=module.forward", manifest=MANIFEST + INDEPENDENT)
-    result = fidelity(another)
+
+
+def test_what_one_hand_got_wrong_only_a_second_author_sees(project: Project) -> None:
+    relu = "module = torch.nn.Sequential(module, torch.nn.ReLU())"
+    silu = ", reference=lambda x: torch.nn.functional.silu(module[0](x))"
+    fidelity(small(project, relu)).assert_outcomes(passed=1, deselected=3)
+    required = MANIFEST + INDEPENDENT
+    result = fidelity(small(project, relu, silu, required))
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*own:ffn.0: fidelity failed", "*wrong function: *"])
+    right = "module = torch.nn.Sequential(module, torch.nn.SiLU())"
+    result = fidelity(small(project, right, silu, required))
     result.assert_outcomes(passed=1, deselected=3)
     result.stdout.no_fnmatch_line(f"*{SAME}*")
 
