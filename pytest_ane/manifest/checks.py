@@ -12,14 +12,7 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
-from pytest_ane.manifest.tables import (
-    ENCODERS,
-    FAMILIES,
-    VARIANTS,
-    Common,
-    ModelTable,
-    ShardTable,
-)
+from pytest_ane.manifest.tables import ENCODERS, FAMILIES, VARIANTS, Common, ModelTable, ShardTable
 
 _CODE = "a module in the manifest's folder or an installed one"
 

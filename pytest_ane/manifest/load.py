@@ -38,13 +38,7 @@ from pytest_ane.manifest.problems import (
     report,
     without,
 )
-from pytest_ane.manifest.records import (
-    GOLDEN,
-    OF_FAMILIES,
-    Manifest,
-    Model,
-    Shard,
-)
+from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Shard
 from pytest_ane.manifest.tables import (
     ENCODERS,
     FAMILIES,

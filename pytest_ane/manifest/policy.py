@@ -6,13 +6,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    Strict,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, Field, PlainValidator, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.evidence import EvidencePolicy, VersionedSystem
@@ -149,6 +143,9 @@ class FidelityPolicy(OutputPolicy):
 
     require: Literal["any", "device"] = "any"
     """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
+    require_independent: bool = False
+    """Whether the reference must be by another author than the converted form. Without one a shard
+    is unproven where it would pass."""
     min_cosine: Cosine = 0.97
     """Lowest cosine of any position. At position 0 of captured probes, where the attention sink
     makes one channel carry nearly the whole norm, 1 - cosine may be three times as much. With an

@@ -154,11 +154,7 @@ class Prompt(Record):
     chat: Annotated[str, Field(min_length=1)] | None = None
     """A user's message, put into the source's chat template."""
     ids: (
-        Annotated[
-            tuple[Annotated[int, Field(ge=0)], ...],
-            Strict(False),
-            Field(min_length=1),
-        ]
+        Annotated[tuple[Annotated[int, Field(ge=0)], ...], Strict(False), Field(min_length=1)]
         | None
     ) = None
     """Token ids."""

@@ -8,14 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    Strict,
-    ValidationInfo,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationInfo, WithJsonSchema
 
 from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, Relative, from_folder
 from pytest_ane.manifest.chain import ChainEntry, Embedding

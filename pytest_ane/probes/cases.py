@@ -168,6 +168,7 @@ class Case:
         domains: what a package's inputs were drawn from, by name.
         detections: outputs that are objects which a detector finds.
         causal: whether position 0 sees itself alone, so that its errors are apart.
+        same_module: whether one hand wrote the reference and what the artifact was converted from.
     """
 
     kind: str
@@ -191,6 +192,7 @@ class Case:
     domains: Mapping[str, Domain] = field(default_factory=dict)
     detections: tuple[Detection, ...] = ()
     causal: bool = True
+    same_module: bool = False
 
     def paired(self, actual: Rows) -> tuple[Rows, Rows]:
         """An artifact's rows and the reference's, of which detected objects are matched."""
@@ -231,6 +233,7 @@ def package_case(
     carried: Mapping[str, bool] = MappingProxyType({}),
     domains: Mapping[str, Domain] = MappingProxyType({}),
     kinds: Kinds = Kinds(),
+    same_module: bool = False,
 ) -> Case:
     """A case in a package's own inputs and outputs.
 
@@ -264,6 +267,7 @@ def package_case(
         carried=carried,
         domains=domains,
         detections=kinds.detections,
+        same_module=same_module,
     )
 
 

@@ -101,6 +101,7 @@ class ProbeNote(_Record):
     left_out: list[Count] = []
     undecided: list[Count] = []
     before: Count = 0
+    same_module: bool = False
 
     def calls_of(self, rows: int) -> Calls:
         """The calls of a probe of so many rows."""
@@ -260,9 +261,10 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
                 )
         if any(each.keys() != outputs[0].keys() for each in outputs):
             raise GoldenError(f"{golden.path}: probe {i} has other outputs in some of its calls.")
-        cases.append(
-            package_case(note.kind, note.name, calls, outputs, ports, start=note.start, kinds=kinds)
-        )
+        cases.append(package_case(
+            note.kind, note.name, calls, outputs, ports,
+            start=note.start, kinds=kinds, same_module=note.same_module,
+        ))  # fmt: skip
     return cases
 
 

@@ -262,6 +262,7 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({
             length=length,
             carried=carried,
             domains=domains,
+            same_module=metadata["same_module"],
         )
         for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
     ]
@@ -296,8 +297,9 @@ def record_builder(
                 tensors |= {f"{i}.{call}.out.{port}": array for port, array in results.items()}
             carried = _carried(built, calls[-1], outputs[-1], length, shard.qualified)
             listed.append([kind, name, length * len(calls), len(calls), carried])
+        same = built.reference in (None, built.module)
         about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
-        save(folder, tensors, about)
+        save(folder, tensors, about | {"same_module": same})
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 

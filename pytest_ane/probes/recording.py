@@ -80,7 +80,7 @@ class HiddenProbe:
         hidden: `[R, C]`, the rows of all calls.
         expected: `[T, C']` of the sequence as it stands after the last call; empty before.
         residual: `[T, C']` of it that is the residual path alone, where there is one.
-        routed, left_out, undecided, states: as of a `Case`.
+        routed, left_out, undecided, states, same_module: as of a `Case`.
         before: positions of the same sequence that `states` hold.
     """
 
@@ -96,6 +96,7 @@ class HiddenProbe:
     undecided: tuple[int, ...] = ()
     states: Arrays = field(default_factory=dict)
     before: int = 0
+    same_module: bool = False
 
     @property
     def sequence(self) -> FloatArray:
@@ -130,6 +131,7 @@ class HiddenProbe:
             states=self.states,
             restored=_restored(self.calls) if trait(layout, "recurrent") else {},
             recurrent=trait(layout, "recurrent") or (),
+            same_module=self.same_module,
         )
 
 
@@ -188,20 +190,17 @@ def answered_probes(
         tell = optional(model, method, shard.id)
         return tell(hidden) if tell else [absent] * len(probes)
 
+    same, width = not optional(model, "independent", shard.id), layout.width
     parts = (expected, told("residual", None), told("routed", ()), told("undecided", ()))
     return [
         replace(
             probe, expected=rows, residual=path, routed=route, undecided=close,
-            left_out=_carried(probe, rows, path),
+            # A head's output does not carry on what enters.
+            left_out=probe.left_out if path is not None or rows.shape[1] == width else (),
+            same_module=same,
         )
         for probe, rows, path, route, close in zip(probes, *parts, strict=True)
     ]  # fmt: skip
-
-
-def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
-    """Channels to leave out, of an output that carries on what enters; a head's does not."""
-    carries = path is not None or rows.shape[1] == probe.hidden.shape[1]
-    return probe.left_out if carries else ()
 
 
 def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
@@ -345,7 +344,8 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
         tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
         tensors |= {f"{i}.state.{name}": x for name, x in p.states.items()}
         note = {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
-        optional = {key: getattr(p, key) for key in ("routed", "left_out", "undecided", "before")}
+        keys = ("routed", "left_out", "undecided", "before", "same_module")
+        optional = {key: getattr(p, key) for key in keys}
         if p.residual is not None and np.array_equal(p.residual, p.sequence):
             optional["residual"] = "input"
         elif p.residual is not None:
@@ -354,21 +354,14 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
     return tensors, listed
 
 
-def from_tensors(
-    tensors: dict[str, FloatArray], listed: Sequence[dict[str, Any]]
-) -> Iterator[HiddenProbe]:
-    """Inverse of `to_tensors`."""
-    for i, note in enumerate(listed):
-        yield probe_of(note, with_prefix(tensors, f"{i}."))
-
-
 def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
-    """One probe by what is listed of it, and its tensors."""
+    """One probe by what `to_tensors` lists of it, and its tensors."""
     probe = HiddenProbe(
         note["kind"], note["name"], note["start"], tuple(map(tuple, note["calls"])),
         tensors["input"], tensors["expected"], tensors.get("residual"),
         tuple(map(tuple, note.get("routed", ()))), tuple(note.get("left_out", ())),
         tuple(note.get("undecided", ())), with_prefix(tensors, "state."), note.get("before", 0),
+        note.get("same_module", False),
     )  # fmt: skip
     is_input = note.get("residual") == "input"
     return replace(probe, residual=probe.sequence) if is_input else probe
@@ -468,7 +461,8 @@ def load_probes(folder: Path, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
     assert shard.family is not None
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
-    return list(from_tensors(tensors, metadata["probes"])), layout
+    listed = enumerate(metadata["probes"])
+    return [probe_of(note, with_prefix(tensors, f"{i}.")) for i, note in listed], layout
 
 
 def load_ports(folder: Path) -> Ports:

@@ -97,7 +97,8 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
         )
     tensors, metadata = model.recording(shard)
-    probes = [{"kind": kind, "name": name} for kind, name, *_ in metadata["probes"]]
+    same = {"same_module": metadata["same_module"]}
+    probes = [{"kind": kind, "name": name, **same} for kind, name, *_ in metadata["probes"]]
     outputs = metadata["ports"]["outputs"]
     origin = f"the float32 module of {shard.qualified}"
     return tensors, {"probes": probes, "outputs": outputs, "origin": origin}
@@ -111,7 +112,7 @@ def _of_family(model: OpenModel, shard: Shard, options: argparse.Namespace) -> R
         backend = _backend(options)
         runs = run_cases(backend.load(options.package), [probe.case(layout) for probe in probes])
         pairs = zip(probes, runs, strict=True)
-        probes = [replace(probe, expected=run.rows["y"]) for probe, run in pairs]
+        probes = [replace(probe, expected=run.rows["y"], same_module=False) for probe, run in pairs]
         origin = _ran(options.package, backend)
     tensors, listed = to_tensors(probes)
     return tensors, {"probes": listed, "origin": origin}

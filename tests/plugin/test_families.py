@@ -102,11 +102,13 @@ min-live-probes = 1
 @pytest.mark.slow
 def test_the_verdict_s_line_names_the_variant(project: Project) -> None:
     notes = ZAYA.replace('family = "zaya"', 'family = "zaya"\nvariant = "notes"')
-    result = project.manifest(notes).gate("-k", "fidelity", "--ane-cache=cache", shards="L03")
-    result.stdout.fnmatch_lines(["passed   small:L03 notes synthetic  fidelity *"])
+    result = project.manifest(notes).gate("-vk", "fidelity", "--ane-cache=cache", shards="L03")
+    row = "passed   small:L03 notes synthetic  fidelity *"
+    result.stdout.fnmatch_lines([row, "*reference: same module*"])
     # The other form is built and held against its own reference, whatever is in the cache.
-    result = project.manifest(ZAYA).gate("-k", "fidelity", "--ane-cache=cache", shards="L03")
+    result = project.manifest(ZAYA).gate("-vk", "fidelity", "--ane-cache=cache", shards="L03")
     result.stdout.fnmatch_lines(["passed   small:L03 published synthetic  fidelity *"])
+    result.stdout.no_fnmatch_line("*same module*")
     strict = ZAYA.replace("min-cosine = 0.99", "min-cosine = 1.0")
     result = project.manifest(strict).gate("-k", "fidelity", "--ane-cache=cache", shards="L03")
     result.stdout.fnmatch_lines(["*small:L03: fidelity failed; variant published; weights are*"])

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from pytest_ane.cli import main
+from pytest_ane.mac._replay import Replayer
+from pytest_ane.mac._script import Script
 from pytest_ane.models.sources import SeededSource, Spread
 from tests.forked import Forge
 from tests.models.sources.checkpoints import bf16, write_checkpoint
 from tests.plugin.conftest import Project
+from tests.plugin.test_junit import properties
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
 SMALL = """
@@ -232,6 +237,91 @@ def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Pro
     assert len(found) == 2
     assert found[0].read_bytes() == found[1].read_bytes()
     assert weight[1].tobytes() in found[0].read_bytes()
+
+
+# Who wrote the reference: without a second author the row says so, and a policy may ask for one.
+
+INDEPENDENT = "\n[models.own.policy.fidelity]\nrequire-independent = true\n"
+SAME = "reference: same module"
+ASKS = "*The reference is the same module, and require-independent asks for one by another author*"
+
+
+@pytest.fixture
+def _wide(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen on which rows are whole."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def fidelity(project: Project, *options: str) -> pytest.RunResult:
+    return project.gate("-k", "fidelity", "--ane-cache=cache", *options)
+
+
+@pytest.mark.usefixtures("_wide")
+def test_a_builder_whose_module_is_its_own_reference(project: Project) -> None:
+    result = fidelity(small(project), "--junitxml=out.xml")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines([f"passed   own:ffn.0  fidelity    mean cosine * · {SAME} · *"])
+    facts = properties(project.path / "out.xml")["test_fidelity[own:ffn.0]"]
+    assert facts["ane.reference"] == "same module"
+    result = fidelity(small(project, manifest=MANIFEST + INDEPENDENT))
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*own:ffn.0: fidelity unproven", ASKS])
+    # What is wrong is not merely unproven.
+    strict = MANIFEST + INDEPENDENT + "min-cosine = 1.0\nmax-algebra = 0.0\nmax-rounding = 0.0\n"
+    result = fidelity(small(project, manifest=strict))
+    result.stdout.fnmatch_lines(["*own:ffn.0: fidelity failed", ASKS])
+
+
+def test_what_one_hand_got_wrong_only_a_second_author_sees(project: Project) -> None:
+    relu = "module = torch.nn.Sequential(module, torch.nn.ReLU())"
+    silu = ", reference=lambda x: torch.nn.functional.silu(module[0](x))"
+    fidelity(small(project, relu)).assert_outcomes(passed=1, deselected=3)
+    required = MANIFEST + INDEPENDENT
+    result = fidelity(small(project, relu, silu, required))
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*own:ffn.0: fidelity failed", "*wrong function: *"])
+    right = "module = torch.nn.Sequential(module, torch.nn.SiLU())"
+    result = fidelity(small(project, right, silu, required))
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.no_fnmatch_line(f"*{SAME}*")
+
+
+def test_a_family_of_one_s_own_tells_who_wrote_its_reference(project: Project) -> None:
+    tells = "    def independent(self, shard):\n        return True\n\n    def conversion"
+    seeded = "{ seeded = 7, config.width = 32 }"
+    own = FAMILY.replace("    def conversion", tells)
+    for text, outcome in ((FAMILY, "failed"), (own, "passed")):
+        sys.modules.pop("linear_family", None)
+        family(project, seeded, text)
+        project.manifest(OF_FAMILY.format(source=seeded) + INDEPENDENT)
+        result = fidelity(project)
+        result.assert_outcomes(**{outcome: 1, "deselected": 3})
+        if outcome == "failed":
+            result.stdout.fnmatch_lines(["*own:L00: fidelity unproven*", ASKS])
+
+
+def test_golden_tensors_of_the_module_itself_are_no_second_author(project: Project) -> None:
+    file, cache = project.path / "ffn.safetensors", ["--ane-cache", str(project.path / "cache")]
+    small(project)
+    assert main(["golden", "record", "own:ffn.0", "--out", str(file), *cache]) == 0
+    held = MANIFEST + f'[models.own.shard."ffn.0"]\nreference = "{file.name}"\n'
+    result = fidelity(small(project, manifest=held + INDEPENDENT))
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines([ASKS])
+    # Of a file from elsewhere nobody says so: it is the user's word.
+    save_file(load_file(file), file)
+    fidelity(project).assert_outcomes(passed=1, deselected=3)
+
+
+@pytest.mark.usefixtures("_wide")
+def test_evidence_says_who_wrote_the_reference(project: Project, genuine: None) -> None:
+    device = MANIFEST + '\n[models.own.policy.fidelity]\nrequire = "device"\n'
+    with Replayer(Script()):
+        fidelity(small(project, manifest=device), "--ane-backend=coreml", "--ane-record")
+    for more, outcome in (("", "passed"), ("require-independent = true\n", "failed")):
+        result = fidelity(small(project, manifest=device + more), "--ane-backend=cpu")
+        result.assert_outcomes(**{outcome: 1, "deselected": 3})
+        result.stdout.fnmatch_lines([f"*own:ffn.0 * fidelity * · {SAME} · *"])
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,17 @@ def test_another_reference_and_several_outputs(tmp_path: Path) -> None:
     }
 
 
+def test_the_module_itself_is_no_second_author(tmp_path: Path) -> None:
+    module = Scale()
+    for name, reference, same in (
+        ("none", None, True),
+        ("itself", module, True),
+        ("another", lambda x, gain: x[:, :2] * gain * 0.1, False),
+    ):
+        made = conversion(module=module.float(), reference=reference)
+        assert {case.same_module for case in cases(tmp_path / name, made)} == {same}
+
+
 def test_probes_are_the_same_every_time_and_recorded(tmp_path: Path) -> None:
     first, warm = cases(tmp_path / "a"), None
 

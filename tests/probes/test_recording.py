@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 from pytest_ane.make import Cache
 from pytest_ane.manifest import Probes, Shard
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
+from pytest_ane.probes.cases import with_prefix
 from pytest_ane.probes.recording import (
+    HiddenProbe,
     answered_probes,
     draw_probes,
-    from_tensors,
     in_steps,
     kept_rows,
     load,
+    probe_of,
     ragged_calls,
     rewrite_calls,
     save,
@@ -38,6 +41,10 @@ ALL = ("gaussian", "unit-norm", "captured", "outlier", "extreme", "massive")
 def shard(name: str, *kinds: Any, count: int = 1, **changes: Any) -> Shard:
     probes = Probes(kinds=kinds or ("gaussian",), count=count)
     return Shard(model="m", id=name, probes=probes, **{"max_tokens": 4, **changes})
+
+
+def read(tensors: dict[str, Any], listed: list[dict[str, Any]]) -> list[HiddenProbe]:
+    return [probe_of(note, with_prefix(tensors, f"{i}.")) for i, note in enumerate(listed)]
 
 
 def no_states() -> Any:
@@ -200,9 +207,32 @@ def test_the_reference_of_a_rewritten_sequence_is_that_of_how_it_stands() -> Non
         np.testing.assert_array_equal(probe.expected, expected)
         np.testing.assert_array_equal(probe.residual, probe.sequence)
     tensors, listed = to_tensors(found)
-    for before, after in zip(found, from_tensors(tensors, listed), strict=True):
+    for before, after in zip(found, read(tensors, listed), strict=True):
         assert before.calls == after.calls
         np.testing.assert_array_equal(before.residual, after.residual)
+
+
+class Untold:
+    """A family that does not tell who wrote its reference."""
+
+    def __init__(self) -> None:
+        self._model = llama()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "independent":
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
+@pytest.mark.parametrize(
+    ("model", "same"),
+    [(llama, False), (Untold, True), (zaya, True), (partial(zaya, variant="published"), False)],
+)
+def test_who_wrote_the_reference_is_kept(model: Any, same: bool) -> None:
+    opened = model()
+    for probe in read(*to_tensors(answered_probes(opened, shard("L00"), no_states))):
+        assert probe.same_module is same
+        assert probe.case(opened.layout("L00")).same_module is same
 
 
 @pytest.mark.parametrize(("model", "name"), [(zaya, "L01"), (gemma, "L00.p7"), (gemma, "L00.p2")])
@@ -210,7 +240,7 @@ def test_residual_paths_and_routes_are_kept(model: Any, name: str) -> None:
     first, *rest = answered_probes(model(), shard(name), no_states)
     probes = [replace(first, undecided=(0,)), *rest]
     tensors, listed = to_tensors(probes)
-    for before, after in zip(probes, from_tensors(tensors, listed), strict=True):
+    for before, after in zip(probes, read(tensors, listed), strict=True):
         assert (before.residual is None) == (name == "L00.p2") == (after.residual is None)
         if before.residual is not None:
             np.testing.assert_array_equal(before.residual, after.residual)
@@ -227,7 +257,7 @@ def test_a_window_is_crossed_with_states_that_the_reference_fills() -> None:
     probes = answered_probes(model, asked, no_states)
     probe = probes[-1]
     assert (probe.before, probe.calls[0][0], sum(probe.calls[-1])) == (27, 27, 38)
-    *_, kept = from_tensors(*to_tensors(probes))
+    *_, kept = read(*to_tensors(probes))
     assert kept.before == probe.before
     assert kept.states.keys() == {"k_cache", "v_cache"}
     module = model.conversion("L00.attn").module.float()

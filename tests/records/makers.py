@@ -86,6 +86,7 @@ FIDELITY = Fidelity(
     True,
     {"backend": "coreml"},
     interface=("input x: fp32 in place of fp16",),
+    same_module=True,
 )  # fmt: skip
 BEHAVIOUR = behaviour.Behaviour(
     (

@@ -40,6 +40,7 @@ def lack(gate: str, measurement: Any, subject: Subject, package: Path | None = N
 def of_fidelity(
     *found: Comparison, compared: bool = True, shard: Shard = SHARD, **more: Any
 ) -> str:
+    more = {"same_module": False if compared else None} | more
     measured = Fidelity(found, compared, {}, BUDGET, interface=(), coverage=(), **more)
     return lack("fidelity", measured, shard)
 
@@ -83,15 +84,23 @@ def test_fidelity_of_states_without_a_long_probe() -> None:
     measured = (SEEDED, replace(SEEDED, kind="long", probe="long, 3 keys"))
     assert of_fidelity(*measured, shard=shard) == ""
     states = (Covered("state k_cache", "carried over up to 8 calls"),)
-    held = Fidelity(measured, True, {}, BUDGET, interface=(), coverage=states)
+    held = Fidelity(measured, True, {}, BUDGET, interface=(), coverage=states, same_module=False)
     assert lack("fidelity", held, shard) == "has no probe of 8 keys"
 
 
 def test_fidelity_without_an_error_budget() -> None:
-    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=(), coverage=())
+    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=(), coverage=(), same_module=False)
     assert lack("fidelity", unsplit, SHARD) == "has no error budget"
     own = SHARD.model_copy(update={"artifact": Path("x.mlpackage")})
     assert lack("fidelity", unsplit, own) == ""
+
+
+def test_fidelity_that_does_not_say_whose_its_reference_is() -> None:
+    says = "does not say whether its reference is the same module"
+    assert of_fidelity(SEEDED, CAPTURED, same_module=None) == says
+    assert of_fidelity(SEEDED, CAPTURED, same_module=True) == ""
+    held = SHARD.model_copy(update={"reference": Path("x-fp16.mlpackage")})
+    assert of_fidelity(SEEDED, CAPTURED, shard=held, same_module=None) == ""
 
 
 def test_fewer_probes() -> None:

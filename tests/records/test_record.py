@@ -48,6 +48,12 @@ def test_what_is_read_is_what_was_written(gate: str) -> None:
     assert repr(alike) == repr(same)
 
 
+def test_who_wrote_the_reference_is_read_again() -> None:
+    assert json.loads(record("fidelity").to_json())["measurement"]["same_module"] is True
+    read = Record.from_json(record("fidelity").to_json().encode()).measurement
+    assert {verdict.values["reference"] for verdict in judged(read)} == {"same module"}
+
+
 def test_a_line_is_the_same_record() -> None:
     line = record("fidelity", figures={"cosine.min": math.nan}, verdict={"status": "failed"})
     text = line.to_line()

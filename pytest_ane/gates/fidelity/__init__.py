@@ -121,6 +121,8 @@ class FidelityGate(Gate[Fidelity]):
             yield "has no error budget"
         if subject.reference == "float32" and measurement.interface is None:
             yield "does not compare inputs, outputs and states with those declared"
+        if subject.reference == "float32" and measurement.same_module is None:
+            yield "does not say whether its reference is the same module"
         if subject.reference == "none" and measurement.unmoved is None:
             yield "does not say whether outputs depend on the input"
         if measurement.coverage is None:

@@ -61,6 +61,10 @@ _UNMOVED = (
     "underflow; where the inputs drawn are none that it takes, say what they hold; where it is "
     "right, name a reference that has it"
 )
+_ANOTHER = (
+    "name golden tensors of the original framework, or give a builder's Conversion a reference; "
+    "docs/how-to/own-model.md tells more"
+)
 
 
 def judge(
@@ -86,7 +90,7 @@ def judge(
         "fidelity",
         subject,
         (*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
-        (*split, *findings, *_without(fidelity)),
+        (*split, *findings, *_without(fidelity, policy)),
         tuple(tables(fidelity, groups)),
         fidelity.provenance,
     )
@@ -106,8 +110,8 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
     return {**made, **split_limits(policy)}
 
 
-def _without(fidelity: Fidelity) -> Iterator[Finding]:
-    """What probes leave out, and why there is no error budget.
+def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
+    """What probes leave out, why there is no error budget, and that no second author is known.
 
     Without a reference, outputs that the input does not change.
     """
@@ -135,6 +139,12 @@ def _without(fidelity: Fidelity) -> Iterator[Finding]:
                 "one shape have different inputs"
             )
         yield Finding(severity, reason, Where(output=one.output), remedy, kind)
+    if policy.require_independent and fidelity.same_module is not False:
+        unknown = "Who wrote the reference is not recorded"
+        what = "The reference is the same module" if fidelity.same_module else unknown
+        what = what if fidelity.compared else "There is no reference"
+        reason = f"{what}, and require-independent asks for one by another author"
+        yield Finding("unproven", reason, remedy=_ANOTHER)
 
 
 def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
@@ -145,7 +155,9 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
     overflow = "fp16 overflows above 65,504" if largest > fp16.MAX else overflow
     finite = Figure("finite", min((c.finite for c in all_), default=1.0), "%", "finite")
     alone = replace(finite, note="no reference", shown=True)
+    same = Figure("reference", "same module", label="reference:", shown=True)
     return (
+        *((same,) if fidelity.same_module else ()),
         *((*_compared(fidelity), finite) if fidelity.compared else (alone,)),
         Figure("probes", probes(all_), "probes", shown=True),
         Figure("probes.live", probes(live), "live probes",
@@ -235,7 +247,8 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
         if known.value == value or (math.isnan(value) and value is not known.value):
             note = part.probe if metric is MEAN_COSINE else worst
             made[held.figure] = replace(known, limit=held.limit, good=metric.good, note=note)
-    return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith("cosine"))))
+    first = ("cosine", "reference")
+    return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith(first))))
 
 
 def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:

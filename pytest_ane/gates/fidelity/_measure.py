@@ -5,9 +5,9 @@ Every metric is computed in float64. What probes exercise, and what they leave o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,9 @@ def measure(
         runs = list(run_cases(simulated, cases))
         cost = difference(cases, runs, typed) if compared else None
         more = {"arithmetic": "ane", "cost": cost, "rules": rules()}
-    if not compared and program is not None:
+    if compared:
+        more["same_module"] = any(case.same_module for case in cases)
+    elif program is not None:
         more["unmoved"] = tuple(unmoved(program, cases, runs))
     comparisons = tuple(
         comparison
@@ -190,7 +192,8 @@ def unmoved(
     program: MLModel | Pipeline, cases: Sequence[Case], runs: Sequence[Run]
 ) -> Iterator[Unmoved]:
     """Outputs that are zero, or the same, in all probes, but for what a detector may not find."""
-    inputs = [_digest(case) for case in cases]
+    values = ([x for call in (*c.calls, c.states) for x in call.values()] for c in cases)
+    inputs = [sha256(b"".join(np.asarray(x).tobytes() for x in each)).digest() for each in values]
     objects = {n for case in cases for pair, _ in case.detections for n in pair}
     reached, names = _reached(program), {feature.name for feature in program.outputs}
     for feature in program.outputs:
@@ -214,14 +217,6 @@ def unmoved(
                 and (not program.inputs or not reached.isdisjoint(names)),
                 whole=feature.dtype not in _REAL and feature.kind != "image",
             )
-
-
-def _digest(case: Case) -> bytes:
-    digest = hashlib.sha256()
-    for call in (*case.calls, case.states):
-        for value in call.values():
-            digest.update(np.asarray(value).tobytes())
-    return digest.digest()
 
 
 def _reached(program: MLModel | Pipeline) -> set[str]:

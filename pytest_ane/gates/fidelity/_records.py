@@ -191,6 +191,8 @@ class Fidelity:
         cost: how far the run in the ANE's arithmetic is from that as typed; None as typed, and
             without a reference.
         rules: by which rules of the ANE it was computed.
+        same_module: whether one hand wrote the reference and the converted form; None without a
+            reference, and where nobody looked.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -205,6 +207,7 @@ class Fidelity:
     arithmetic: Arithmetic = "typed"
     cost: Error | None = None
     rules: RuleShares = field(default_factory=RuleShares)
+    same_module: bool | None = None
 
 
 # Metrics of fidelity: values of a comparison, and which comparisons each is held against.

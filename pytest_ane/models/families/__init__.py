@@ -231,6 +231,9 @@ class LanguageModel(Buildable, Protocol):
     def ports(self, shard: str) -> Ports:
         """The ports of a shard's conversion, without its weights."""
 
+    def independent(self, shard: str) -> bool:
+        """Whether another hand wrote a shard's reference than its converted form; else False."""
+
 
 def ports_of(model: Buildable, shard: str) -> Ports:
     """A shard's ports: as its family tells them, else those of its conversion."""

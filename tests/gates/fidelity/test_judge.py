@@ -15,7 +15,7 @@ from pytest_ane.gates.fidelity import Comparison
 from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.gates.verdict import Cell, Verdict, Where
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.report.verdict import details
+from pytest_ane.report.verdict import details, properties, row
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
 NOT_FINITE = "give NaN or infinite values"
@@ -120,6 +120,42 @@ def test_without_a_reference_only_finite_outputs_are_asked_for() -> None:
     assert verdict.values["finite"] == 0.5
     verdict = of(GOOD, replace(CAPTURED, input_max=NAN))
     assert math.isnan(float(verdict.values["input.max"]))
+
+
+ANOTHER = {"require-independent": True}
+
+
+def test_a_reference_without_a_second_author_is_named_in_the_row() -> None:
+    same = of(GOOD, same=True)
+    assert same.status == "passed"
+    assert row(same).startswith("cosine 0.9980 (needs 0.97) · reference: same module")
+    assert properties(same)["reference"] == "same module"
+    assert "reference" not in row(of(GOOD, same=False))
+
+
+@pytest.mark.parametrize(
+    ("same", "compared", "reason"),
+    [
+        (False, True, ""),
+        (True, True, "The reference is the same module"),
+        (None, True, "Who wrote the reference is not recorded"),
+        (None, False, "There is no reference"),
+    ],
+)
+def test_another_author_is_required(same: bool | None, compared: bool, reason: str) -> None:
+    verdict = of(GOOD, same=same, compared=compared, **ANOTHER)
+    assert verdict.status == ("unproven" if reason else "passed")
+    whole = f"{reason}, and require-independent asks for one by another author"
+    assert [finding.reason for finding in verdict.reasons] == [whole] * bool(reason)
+    assert all(finding.remedy for finding in verdict.reasons)
+    assert of(GOOD, same=same, compared=compared).status == "passed"
+
+
+def test_a_red_verdict_stays_red_where_another_author_is_required() -> None:
+    verdict = of(comparison(0.5), same=True, **ANOTHER)
+    assert verdict.status == "failed"
+    assert [finding.severity for finding in verdict.reasons] == ["failed", "unproven"]
+    assert row(verdict).startswith("cosine 0.5000 < 0.97")
 
 
 def test_position_0_of_a_captured_probe_is_judged_apart() -> None:

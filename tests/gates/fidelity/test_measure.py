@@ -157,7 +157,17 @@ def test_without_a_reference_or_a_case_nothing_is_compared() -> None:
     found = measure(FakeRunner(y=broken), [case({})], compared=False, provenance={})
     assert not found.compared
     assert [c.finite for c in found.comparisons] == [pytest.approx(5 / 6)]
-    assert measure(FakeRunner(), [], compared=True, provenance={}) == Fidelity((), True, {})
+    assert measure(FakeRunner(), [], compared=True, provenance={}) == Fidelity(
+        (), True, {}, same_module=False
+    )
+
+
+def test_one_hand_of_one_case_is_one_hand() -> None:
+    cases = [case({"y": X}), replace(case({"y": X}), same_module=True)]
+    for some, same in ((cases[:1], False), (cases, True)):
+        found = measure(FakeRunner(y=X), some, compared=True, provenance={})
+        assert found.same_module is same
+    assert measure(FakeRunner(y=X), cases, compared=False, provenance={}).same_module is None
 
 
 @pytest.mark.parametrize(

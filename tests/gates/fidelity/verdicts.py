@@ -30,8 +30,10 @@ def comparison(*cosines: float, **changes: Any) -> Comparison:
     return replace(CAPTURED, cosines=cosines, positions=positions, relative=relative, **changes)
 
 
-def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdict:
-    fidelity = Fidelity(comparisons, compared, {})
+def of(
+    *comparisons: Comparison, compared: bool = True, same: bool | None = None, **policy: Any
+) -> Verdict:
+    fidelity = Fidelity(comparisons, compared, {}, same_module=same)
     return judge(fidelity, FidelityPolicy.model_validate(policy), "smollm2:L01")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,34 @@ from tests.models.families.llama.tiny import tiny_source as tiny_llama
 from tests.models.families.zaya import oracle
 from tests.models.families.zaya.tiny import tiny_model as zaya
 from tests.models.families.zaya.tiny import tiny_source as tiny_zaya
+
+BERT = {
+    "model_type": "bert", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "vocab_size": 16, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def bert(*shards: str) -> Any:
+    family = get_family("bert")
+    return family.open_model(SeededSource(7, family.spread, BERT), Cut(shards))
+
+
+@pytest.mark.parametrize(
+    ("model", "shard", "independent"),
+    [
+        (llama, "L00", True),
+        (gemma4, "L00.p0", True),
+        (partial(zaya, variant="published"), "L01", True),
+        (zaya, "L01", False),
+        (partial(bert, "L00", "pooling"), "L00", True),
+        # Transformers has no mean over positions, and no norm after it.
+        (partial(bert, "L00", "pooling"), "pooling", False),
+    ],
+)
+def test_whether_another_hand_wrote_the_reference(
+    model: Callable[[], Any], shard: str, independent: bool
+) -> None:
+    assert model().independent(shard) is independent
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -126,6 +126,10 @@ class BertModel:
 
         return pooling(mean=self.config.pooling == "mean", unit=self.config.normalized)
 
+    def independent(self, shard: str) -> bool:
+        """Transformers has the blocks; pooling is ours on both sides."""
+        return shard != POOLING
+
     def residual(self, shard: str) -> Reference | None:
         """What a block gives if neither of its halves adds anything."""
         return None if shard == POOLING else self.exact.path(blocks.block_index(shard))
