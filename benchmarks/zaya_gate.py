@@ -197,7 +197,7 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import SourceTable
     from pytest_ane.models.families.registry import get_family
-    from pytest_ane.models.families.zaya import _reference as reference  # noqa: F401
+    from pytest_ane.models.reference import zaya as reference  # noqa: F401
     from pytest_ane.models.sources import open_source
     from pytest_ane.probes.recording import HiddenProbe
 

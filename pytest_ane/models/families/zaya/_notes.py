@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class NotesReference:
-    """Layers on sequences `[T, C]`; experts are read some rows at a time."""
+    """Layers on sequences `[T, C]`; experts are read one at a time."""
 
     def __init__(self, config: ZayaConfig, weights: ZayaWeights) -> None:
         self._config, self._weights = config, weights
@@ -44,13 +44,7 @@ class NotesReference:
         """All experts, weighted, each read once; the last slot stands for none."""
         w = self._weights.mixture(index)
 
-        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            (rows,) = _each(
-                lambda x: self._mixture(x, w, index).numpy(), [np.concatenate(sequences)]
-            )
-            return np.split(rows, np.cumsum([len(x) for x in sequences])[:-1])
-
-        return run
+        return partial(_together, lambda x: self._mixture(x, w, index).numpy())
 
     def path(self, index: int, *, attention: bool) -> Reference:
         """What the residual stream goes on with, without what the layer gives."""
@@ -74,9 +68,9 @@ class NotesReference:
         h, shares = self._routed(x, w)
         mixed = torch.zeros_like(h)
         for number in range(shares.shape[1] - 1):
-            gate, up = self._weights.project(h, index, number, "linear_fc1").chunk(2, dim=1)
-            given = self._weights.project(F.silu(gate) * up, index, number, "linear_fc2")
-            mixed += shares[:, number, None] * given
+            into, down = self._weights.expert(index, number)
+            gate, up = (h @ into.T).chunk(2, dim=1)
+            mixed += shares[:, number, None] * (F.silu(gate) * up @ down.T)
         return _merge(x, mixed, w.residual)
 
     def _routed(self, x: Tensor, w: MixtureWeights) -> tuple[Tensor, Tensor]:
@@ -137,6 +131,13 @@ class NotesReference:
 def _each(run: Callable[[Tensor], T], sequences: Sequence[FloatArray]) -> list[T]:
     with torch.inference_mode():
         return [run(torch.from_numpy(hidden)) for hidden in sequences]
+
+
+def _together(
+    run: Callable[[Tensor], FloatArray], sequences: Sequence[FloatArray]
+) -> list[FloatArray]:
+    (rows,) = _each(run, [np.concatenate(sequences)])
+    return np.split(rows, np.cumsum([len(x) for x in sequences])[:-1])
 
 
 def _linear(x: Tensor, w: Linear) -> Tensor:

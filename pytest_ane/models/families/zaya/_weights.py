@@ -17,9 +17,6 @@ OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out
 (L00, L76 and L78 of ZAYA1-8B)."""
 
-_BAND = 512
-"""Rows of an expert at a time: 4 MB in float32."""
-
 
 class Residual(NamedTuple):
     """y = x * residual_scale + residual_bias + f(x) * scale + bias, all `[C]`."""
@@ -150,38 +147,20 @@ class ZayaWeights(Weights):
         return Residual(scale, bias, kept, added)
 
     def expert(self, index: int, number: int) -> tuple[Tensor, Tensor]:
-        fc1, fc2 = (
-            self._expert(index, number, name, range(rows))
-            for name, (rows, _) in self._shapes.items()
-        )
-        return fc1, fc2
-
-    def project(self, x: Tensor, index: int, number: int, layer: str) -> Tensor:
-        """`x W^T [T, O]` for an expert's `linear_fc1` or `linear_fc2`, never held as a whole.
-
-        A band of rows fits the processor's cache, where it is widened and multiplied at once.
-        """
-        rows = self._shapes[layer][0]
-        products = torch.empty(rows, len(x))
-        for first in range(0, rows, _BAND):
-            band = range(first, min(first + _BAND, rows))
-            weight = self._expert(index, number, layer, band)
-            torch.mm(weight, x.T, out=products[first : band.stop])
-        return products.T
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, int]]:
+        """Gate and up `[2 F, C]`, and down `[C, F]`."""
         c = self.config
-        return {"linear_fc1": (2 * c.ffn, c.width), "linear_fc2": (c.width, c.ffn)}
+        return (
+            self._expert(index, number, "linear_fc1", 2 * c.ffn, c.width),
+            self._expert(index, number, "linear_fc2", c.width, c.ffn),
+        )
 
-    def _expert(self, index: int, number: int, layer: str, band: range) -> Tensor:
-        rows, columns = self._shapes[layer]
-        name, total = self._names.expert(index, number, layer), rows
-        if self._names.folded:
-            assert self.config.mixture is not None
-            band = range(number * rows + band.start, number * rows + band.stop)
-            total *= self.config.mixture.experts
-        return torch.from_numpy(self._source.rows(name, band, columns, total, self._dtype))
+    def _expert(self, index: int, number: int, layer: str, rows: int, columns: int) -> Tensor:
+        name = self._names.expert(index, number, layer)
+        if not self._names.folded:
+            return self._read(name, rows, columns)
+        assert self.config.mixture is not None
+        own, total = range(number * rows, (number + 1) * rows), rows * self.config.mixture.experts
+        return torch.from_numpy(self._source.rows(name, own, columns, total, self._dtype))
 
     def _scales(self, index: int, of: str) -> tuple[Tensor, Tensor]:
         """The scale and the bias, `[C]`, of `hidden_states` or of the `residual` before a layer."""

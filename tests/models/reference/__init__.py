@@ -1,0 +1,1 @@
+"""References by transformers, one layer at a time."""
