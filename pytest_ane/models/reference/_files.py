@@ -82,6 +82,7 @@ class PublishedTensors:
     def __init__(self, source: Source, root: str) -> None:
         self._source, self._root, self._text = source, root, root
         self._homes: dict[str, str] = {}
+        self._alone = False
 
     def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
@@ -120,14 +121,17 @@ class PublishedTensors:
     def meet(self, model: Any) -> None:
         if not self._homes:
             # A text's model of its own has no such root.
-            if not any(name.startswith(self._root) for name in model.state_dict()):
+            state = model.state_dict()
+            if not any(name.startswith(self._root) for name in state):
                 self._text = "model."
+            self._alone = not any("language_model." in name for name in state)
             named = {name: self._known(name) for name in self._source.names}
             self._homes = homes(model, named)
 
     def _known(self, name: str) -> str:
-        """A tensor as a text's model alone calls it; older savers put the text below all else."""
-        return name.replace(self._root, self._text, 1).removeprefix("language_model.")
+        """A tensor as this model calls it; older savers put the text's below all else."""
+        name = name.replace(self._root, self._text, 1)
+        return name.removeprefix("language_model.") if self._alone else name
 
     def _stored(self, model: Any, wanted: Collection[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the tensors that make up some parameters of a model."""
