@@ -53,7 +53,9 @@ def _smollm3(s: Settings, positions: int) -> DecoderConfig:
     return replace(config, layers=layers_of(windows, turned), biases=biases(s))
 
 
-SMOLLM3 = DecoderFamily("smollm3", _smollm3, paired=True, tied=True)
+SMOLLM3 = DecoderFamily(
+    "smollm3", _smollm3, paired=True, tied=True, defaults={"num_key_value_heads": 4}
+)
 
 
 def _windowed(s: Settings, positions: int, window: int | None = None, **told: Any) -> DecoderConfig:
@@ -64,7 +66,11 @@ def _windowed(s: Settings, positions: int, window: int | None = None, **told: An
 
 # GGUF files of Mistral say that they are of llama's architecture, and have no window.
 MISTRAL = DecoderFamily(
-    "mistral", partial(_windowed, window=4096), architectures=("llama",), paired=True
+    "mistral",
+    partial(_windowed, window=4096),
+    architectures=("llama",),
+    paired=True,
+    defaults={"num_key_value_heads": 8},
 )
 
 
@@ -87,7 +93,7 @@ MIXTRAL = DecoderFamily(
     _mixtral,
     architectures=("llama",),
     paired=True,
-    defaults={"rms_norm_eps": 1e-5},
+    defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5},
     names={
         "router": "block_sparse_moe.gate",
         "expert_gate": "block_sparse_moe.experts.{}.w1",
@@ -106,7 +112,11 @@ PHI3 = DecoderFamily(
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_GATED, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_GATED, "ffn_up"),
     fused=(_QKV, _GATED),
-    defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    defaults={
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+    },
 )
 
 
@@ -131,7 +141,7 @@ def _qwen2(s: Settings, positions: int) -> DecoderConfig:
     return replace(config, layers=layers, biases=("q", "k", "v"))
 
 
-QWEN2 = DecoderFamily("qwen2", _qwen2)
+QWEN2 = DecoderFamily("qwen2", _qwen2, defaults={"num_key_value_heads": 32})
 
 
 def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig:
@@ -144,7 +154,7 @@ def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig
     )
 
 
-QWEN3 = DecoderFamily("qwen3", _qwen3)
+QWEN3 = DecoderFamily("qwen3", _qwen3, defaults={"num_key_value_heads": 32})
 
 
 _QWEN_NAMES = {
@@ -160,7 +170,7 @@ def _mixed(s: Settings, config: DecoderConfig, mixture: Mixture) -> DecoderConfi
     step, dense = s.count("decoder_sparse_step", 1), s.get("mlp_only_layers", [])
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(len(config.layers))]
     # One of two names, by the version of transformers that saved it.
-    experts = "num_experts" if s.get("num_experts") else "num_local_experts"
+    experts = "num_local_experts" if s.get("num_local_experts") else "num_experts"
     return replace(
         config,
         layers=tuple(replace(w, sparse=s) for w, s in zip(config.layers, sparse, strict=True)),
@@ -182,7 +192,13 @@ def _qwen3_moe(s: Settings, positions: int) -> DecoderConfig:
     return _mixed(s, replace(config, layers=layers), Mixture(experts=128, top=8, ffn=768))
 
 
-QWEN3_MOE = DecoderFamily("qwen3_moe", _qwen3_moe, architectures=("qwen3moe",), names=_QWEN_NAMES)
+QWEN3_MOE = DecoderFamily(
+    "qwen3_moe",
+    _qwen3_moe,
+    architectures=("qwen3moe",),
+    names=_QWEN_NAMES,
+    defaults={"num_key_value_heads": 4},
+)
 
 
 def _qwen2_moe(s: Settings, positions: int) -> DecoderConfig:
@@ -209,6 +225,7 @@ QWEN2_MOE = DecoderFamily(
     names=_QWEN_NAMES
     | {f"shared_{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")}
     | {"shared_router": "mlp.shared_expert_gate"},
+    defaults={"num_key_value_heads": 16},
 )
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, misshapen
+from pytest_ane.models.sources.base import Tokenizer, misshapen, not_finite
 from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -107,12 +107,16 @@ class GGUFSource:
             stored = tensor.data
             if not isinstance(rows, slice):
                 stored = stored.reshape(-1, stored.shape[-1])
-            data = gguf.dequantize(stored[rows], tensor.tensor_type)
+            with np.errstate(all="ignore"):
+                data = gguf.dequantize(stored[rows], tensor.tensor_type)
         except NotImplementedError as error:
             raise SourceError(
                 f"{self._path}: tensor {name!r} is stored as {tensor.tensor_type.name}, which the "
                 "gguf package cannot expand; use a file in another quantization."
             ) from error
+        if data.size and not np.isfinite((data.min(), data.max())).all():
+            row = int(np.flatnonzero(~np.isfinite(data).reshape(len(data), -1).all(1))[0])
+            raise not_finite(self._path, name, row if isinstance(rows, slice) else int(rows[row]))
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
         with np.errstate(over="ignore"):
             return np.array(data, dtype=dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, overridden
+from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, not_finite, overridden
 from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
@@ -42,6 +43,8 @@ class SafetensorsSource:
             _ = self._config
         folder = self._checkpoint.folder
         self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
+        for file in self._files.values():
+            file.check_kinds()
 
     @property
     def names(self) -> Collection[str]:
@@ -123,6 +126,12 @@ class SafetensorsSource:
 
 
 _STORED = ("BF16", "F16", "F32")
+_FLOAT8 = ("F8", "F6", "F4")
+_QUANTIZED = re.compile(
+    r"\.(weight_(scale|scale_inv|scale_2|global_scale|packed|zero_point|shape|g_idx|format)"
+    r"|qweight|qzeros|g_idx|SCB|absmax|(nested_)?quant_map|nested_absmax|quant_state\..*)$"
+)
+"""Names of compressed-tensors, FP8, GPTQ, AWQ and bitsandbytes."""
 _POINTER = b"version https://git-lfs"
 
 
@@ -159,13 +168,24 @@ class TensorFile:
         """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
         return self.entries[name][1]
 
+    def check_kinds(self) -> None:
+        """Raise `SourceError` for a tensor of a quantized checkpoint, by its name or its type."""
+        for name, (kind, _) in self.entries.items():
+            narrow = kind.startswith(_FLOAT8) or (kind not in _STORED and name.endswith(".weight"))
+            if narrow or _QUANTIZED.search(name):
+                raise SourceError(
+                    f"{self.path}: tensor {name!r} ({kind}) is of a quantized checkpoint, and "
+                    f"weights are read in {', '.join(_STORED)}; use the checkpoint that it was "
+                    "made from, or its GGUF file."
+                )
+
     def read(self, name: str, dtype: npt.DTypeLike) -> Array:
-        return _copy(self._mapped(name), dtype)
+        return self._copy(name, self._mapped(name), dtype)
 
     def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
         run = isinstance(index, range) and index.step == 1
         where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
-        return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
+        return self._copy(name, self._mapped(name).flatten(0, -2)[where], dtype, index)
 
     def _mapped(self, name: str) -> Tensor:
         stored = self.entries[name][0]
@@ -181,11 +201,19 @@ class TensorFile:
     def _opened(self) -> Any:
         return safe_open(self.path, framework="pt")
 
+    def _copy(
+        self, name: str, tensor: Tensor, dtype: npt.DTypeLike, index: Sequence[int] | None = None
+    ) -> Array:
+        """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower.
 
-def _copy(tensor: Tensor, dtype: npt.DTypeLike) -> Array:
-    """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower."""
-    import torch
+        `index` has the numbers of the rows, which are the tensor's own where it is None.
+        """
+        import torch
 
-    out = np.empty(tuple(tensor.shape), dtype)
-    torch.from_numpy(out).copy_(tensor)
-    return out
+        if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
+            rows = tensor.isfinite().reshape(len(tensor) if tensor.ndim else 1, -1).all(1)
+            row = int(rows.logical_not().nonzero()[0])
+            raise not_finite(self.path, name, row if index is None else index[row])
+        out = np.empty(tuple(tensor.shape), dtype)
+        torch.from_numpy(out).copy_(tensor)
+        return out

@@ -171,6 +171,31 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     return int(number)
 
 
+def check_numbers(
+    label: str, names: Collection[str], numbered: str, count: int, what: str = "layers"
+) -> None:
+    """`SourceError` for a tensor of a layer, or of an expert, that the configuration has not.
+
+    `numbered` is a pattern of names up to the number, its group, which begins at 0.
+    """
+    pattern = re.compile(numbered)
+    for name in names:
+        if (match := pattern.match(name)) and int(match[1]) >= count:
+            raise SourceError(
+                f"{label}: has the tensor {name!r}, and by its configuration {count} {what}, so "
+                f"the last ones would be left out; correct the number of {what}, or remove what is "
+                "no part of the model."
+            )
+
+
+def not_finite(path: Path, name: str, row: int) -> SourceError:
+    """The error for a tensor with NaN or infinity; `row` is the first that has some."""
+    return SourceError(
+        f"{path}: tensor {name!r} has NaN or infinity, first in row {row}; fetch the file again, "
+        "or take a checkpoint of before its training diverged."
+    )
+
+
 def check_names(
     label: str, family: str, names: Collection[str], known: re.Pattern[str], hint: str = ""
 ) -> None:
