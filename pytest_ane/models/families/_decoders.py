@@ -53,9 +53,7 @@ def _smollm3(s: Settings, positions: int) -> DecoderConfig:
     return replace(config, layers=layers_of(windows, turned), biases=biases(s))
 
 
-SMOLLM3 = DecoderFamily(
-    "smollm3", _smollm3, paired=True, tied=True, defaults={"num_key_value_heads": 4}
-)
+SMOLLM3 = DecoderFamily("smollm3", _smollm3, paired=True, tied=True)
 
 
 def _windowed(s: Settings, positions: int, window: int | None = None, **told: Any) -> DecoderConfig:
@@ -66,11 +64,7 @@ def _windowed(s: Settings, positions: int, window: int | None = None, **told: An
 
 # GGUF files of Mistral say that they are of llama's architecture, and have no window.
 MISTRAL = DecoderFamily(
-    "mistral",
-    partial(_windowed, window=4096),
-    architectures=("llama",),
-    paired=True,
-    defaults={"num_key_value_heads": 8},
+    "mistral", partial(_windowed, window=4096), architectures=("llama",), paired=True
 )
 
 
@@ -93,7 +87,7 @@ MIXTRAL = DecoderFamily(
     _mixtral,
     architectures=("llama",),
     paired=True,
-    defaults={"num_key_value_heads": 8, "rms_norm_eps": 1e-5},
+    defaults={"rms_norm_eps": 1e-5},
     names={
         "router": "block_sparse_moe.gate",
         "expert_gate": "block_sparse_moe.experts.{}.w1",
@@ -112,11 +106,8 @@ PHI3 = DecoderFamily(
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_GATED, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_GATED, "ffn_up"),
     fused=(_QKV, _GATED),
-    defaults={
-        "max_position_embeddings": 4096,
-        "original_max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-    },
+    defaults={"rms_norm_eps": 1e-5}
+    | dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), 4096),
 )
 
 
@@ -141,7 +132,7 @@ def _qwen2(s: Settings, positions: int) -> DecoderConfig:
     return replace(config, layers=layers, biases=("q", "k", "v"))
 
 
-QWEN2 = DecoderFamily("qwen2", _qwen2, defaults={"num_key_value_heads": 32})
+QWEN2 = DecoderFamily("qwen2", _qwen2)
 
 
 def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig:
@@ -154,7 +145,7 @@ def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig
     )
 
 
-QWEN3 = DecoderFamily("qwen3", _qwen3, defaults={"num_key_value_heads": 32})
+QWEN3 = DecoderFamily("qwen3", _qwen3)
 
 
 _QWEN_NAMES = {
@@ -192,13 +183,7 @@ def _qwen3_moe(s: Settings, positions: int) -> DecoderConfig:
     return _mixed(s, replace(config, layers=layers), Mixture(experts=128, top=8, ffn=768))
 
 
-QWEN3_MOE = DecoderFamily(
-    "qwen3_moe",
-    _qwen3_moe,
-    architectures=("qwen3moe",),
-    names=_QWEN_NAMES,
-    defaults={"num_key_value_heads": 4},
-)
+QWEN3_MOE = DecoderFamily("qwen3_moe", _qwen3_moe, architectures=("qwen3moe",), names=_QWEN_NAMES)
 
 
 def _qwen2_moe(s: Settings, positions: int) -> DecoderConfig:
@@ -225,7 +210,6 @@ QWEN2_MOE = DecoderFamily(
     names=_QWEN_NAMES
     | {f"shared_{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")}
     | {"shared_router": "mlp.shared_expert_gate"},
-    defaults={"num_key_value_heads": 16},
 )
 
 
@@ -322,7 +306,7 @@ GEMMA3 = DecoderFamily(
     norm_offset=1.0,
     tied=True,
     # Files of the models that also see images leave out what is as here.
-    defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
+    defaults={"num_attention_heads": 8, "vocab_size": 262_208},
     revision=2,
 )
 

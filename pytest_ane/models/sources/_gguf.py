@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, misshapen, not_finite
+from pytest_ane.models.sources.base import Tokenizer, check_rows, misshapen, not_finite
 from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -72,13 +71,7 @@ class GGUFSource:
     ) -> Array:
         """Rows of a matrix, dequantizing only those; of more axes, all but the last are rows."""
         stored = self.shape(name)
-        rows = math.prod(stored[:-1] or stored)
-        if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            expected = rows if height is None else height, width
-            raise misshapen(self._path, name, stored, expected)
-        for row in index:
-            if not 0 <= row < rows:
-                raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
+        check_rows(self._path, name, stored, index, (height, width))
         return self._dequantize(name, stored, np.asarray(index, dtype=np.int64), dtype)
 
     @cached_property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -16,7 +15,14 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, not_finite, overridden
+from pytest_ane.models.sources.base import (
+    Tokenizer,
+    check_rows,
+    lookup,
+    misshapen,
+    not_finite,
+    overridden,
+)
 from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
@@ -78,15 +84,8 @@ class SafetensorsSource:
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
         file = self._file(name)
-        stored = file.shape(name)
-        count = math.prod(stored[:-1])
-        if len(stored) < 2 or stored[-1] != width or height not in (None, count):
-            rows = "rows" if height is None else f"{height} rows"
-            raise misshapen(file.path, name, stored, f"{rows} of {width}")
-        if len(index) and not 0 <= min(index) <= max(index) < count:
-            row = min(index) if min(index) < 0 else max(index)
-            raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
-        return file.rows(name, index, dtype)
+        check_rows(file.path, name, file.shape(name), index, (height, width))
+        return file.read(name, dtype, index)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -126,7 +125,7 @@ class SafetensorsSource:
 
 
 _STORED = ("BF16", "F16", "F32")
-_FLOAT8 = ("F8", "F6", "F4")
+_NARROW = ("F8_", "F6_", "F4")
 _QUANTIZED = re.compile(
     r"\.(weight_(scale|scale_inv|scale_2|global_scale|packed|zero_point|shape|g_idx|format)"
     r"|qweight|qzeros|g_idx|SCB|absmax|(nested_)?quant_map|nested_absmax|quant_state\..*)$"
@@ -171,23 +170,21 @@ class TensorFile:
     def check_kinds(self) -> None:
         """Raise `SourceError` for a tensor of a quantized checkpoint, by its name or its type."""
         for name, (kind, _) in self.entries.items():
-            narrow = kind.startswith(_FLOAT8) or (kind not in _STORED and name.endswith(".weight"))
-            if narrow or _QUANTIZED.search(name):
+            whole = name.endswith(".weight") and kind[0] in "IU"
+            if whole or kind.startswith(_NARROW) or _QUANTIZED.search(name):
                 raise SourceError(
                     f"{self.path}: tensor {name!r} ({kind}) is of a quantized checkpoint, and "
                     f"weights are read in {', '.join(_STORED)}; use the checkpoint that it was "
                     "made from, or its GGUF file."
                 )
 
-    def read(self, name: str, dtype: npt.DTypeLike) -> Array:
-        return self._copy(name, self._mapped(name), dtype)
+    def read(self, name: str, dtype: npt.DTypeLike, index: Sequence[int] | None = None) -> Array:
+        """A tensor, or rows of it; to nearest even, by torch.
 
-    def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        run = isinstance(index, range) and index.step == 1
-        where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
-        return self._copy(name, self._mapped(name).flatten(0, -2)[where], dtype, index)
+        numpy converts fp16 one value after another, 15 times slower.
+        """
+        import torch
 
-    def _mapped(self, name: str) -> Tensor:
         stored = self.entries[name][0]
         if stored not in _STORED:
             raise SourceError(
@@ -195,25 +192,18 @@ class TensorFile:
                 f"{', '.join(_STORED)}, so use a checkpoint in one of these."
             )
         tensor: Tensor = self._opened.get_tensor(name)
-        return tensor
-
-    @cached_property
-    def _opened(self) -> Any:
-        return safe_open(self.path, framework="pt")
-
-    def _copy(
-        self, name: str, tensor: Tensor, dtype: npt.DTypeLike, index: Sequence[int] | None = None
-    ) -> Array:
-        """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower.
-
-        `index` has the numbers of the rows, which are the tensor's own where it is None.
-        """
-        import torch
-
-        if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
-            rows = tensor.isfinite().reshape(len(tensor) if tensor.ndim else 1, -1).all(1)
-            row = int(rows.logical_not().nonzero()[0])
+        if index is not None:
+            run = isinstance(index, range) and index.step == 1
+            where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
+            tensor = tensor.flatten(0, -2)[where]
+        if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+            finite = tensor.isfinite().reshape(len(tensor) if tensor.ndim else 1, -1).all(1)
+            row = finite.tolist().index(False)
             raise not_finite(self.path, name, row if index is None else index[row])
         out = np.empty(tuple(tensor.shape), dtype)
         torch.from_numpy(out).copy_(tensor)
         return out
+
+    @cached_property
+    def _opened(self) -> Any:
+        return safe_open(self.path, framework="pt")

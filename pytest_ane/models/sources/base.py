@@ -6,6 +6,7 @@ compute wrongly are refused, rather than taken for another model.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -117,6 +118,23 @@ def misshapen(path: Path, name: str, stored: object, expected: object) -> Source
         f"{path}: tensor {name!r} has shape {stored}, and by its configuration {expected}; "
         "correct the configuration, or fetch both again."
     )
+
+
+def check_rows(
+    path: Path, name: str, stored: Sequence[int], index: Sequence[int], shape: tuple[Any, int]
+) -> None:
+    """`SourceError` for a row that a tensor has not, or another shape `(height or None, width)`.
+
+    All axes but the last count rows.
+    """
+    height, width = shape
+    count = math.prod(stored[:-1])
+    if len(stored) < 2 or stored[-1] != width or height not in (None, count):
+        rows = "rows" if height is None else f"{height} rows"
+        raise misshapen(path, name, stored, f"{rows} of {width}")
+    if len(index) and not 0 <= min(index) <= max(index) < count:
+        row = min(index) if min(index) < 0 else max(index)
+        raise SourceError(f"{path}: {name} has rows 0 to {count - 1}, not {row}.")
 
 
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:

@@ -177,10 +177,10 @@ def test_a_quantized_checkpoint(folder: Path, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("position_ids", "I8"), ("attn.bias", "U8"), ("router.scale", "F32"), ("k_scale", "F32")],
+    [("position_ids", "I8"), ("attn.bias", "U8"), ("k_scale", "F32"), ("attn.weight", "F64")],
 )
 def test_buffers_are_no_quantized_weights(tmp_path: Path, name: str, dtype: str) -> None:
-    array = np.zeros(4, np.float32 if dtype == "F32" else np.uint8)
+    array = np.zeros(4, {"F32": np.float32, "F64": np.float64}.get(dtype, np.uint8))
     file = write_file(tmp_path / "w.safetensors", {name: (dtype, array), "full": ("F32", FULL)})
     np.testing.assert_array_equal(SafetensorsSource(file).tensor("full", (2, 2)), FULL)
 

@@ -173,11 +173,7 @@ class Settings:
         return positive(self.needed(key, default), self.what(key))
 
     def count(
-        self,
-        key: str,
-        default: int | None = None,
-        most: int = MAX_DIMENSION,
-        null: int | None = None,
+        self, key: str, default: int | None = None, most: int = MAX_DIMENSION, null: Any = None
     ) -> int:
         """A whole number from 1; `SourceError` where it is none, or absent without a default.
 
@@ -359,13 +355,11 @@ class Settings:
         value = self._stored(key, default)
         value = null if value is None else value
         self._read.add(key)
-        if value is None and self._has(key):
-            raise SourceError(
-                f"{self._where} has {key} null, which is no value; put in the one that the model "
-                "was trained with."
-            )
         if value is None:
-            raise SourceError(f"{self._where} has no {self._file_key(key)}.")
+            null = f"{key} null, which is no value; put in the one that the model was trained with"
+            is_null = not self.is_gguf and self._has(key)
+            what = null if is_null else f"no {self._file_key(key)}"
+            raise SourceError(f"{self._where} has {what}.")
         return value
 
     def _has(self, key: str) -> bool:
@@ -457,6 +451,13 @@ def layers_of(
     return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))
 
 
+_KEY_HEADS = {
+    **dict.fromkeys(("gemma2", "gemma3", "gemma4", "qwen3_moe", "smollm3"), 4),
+    **{"mistral": 8, "mixtral": 8, "qwen2_moe": 16, "qwen2": 32, "qwen3": 32},
+}
+"""Of families of which `config.json` that leaves them out does not mean as many as query heads."""
+
+
 def plain(
     s: Settings,
     positions: int,
@@ -475,7 +476,8 @@ def plain(
     activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
-    kv_heads = kv_heads or s.count("num_key_value_heads", heads, null=heads)
+    usual = None if s.source.synthetic else s.published(_KEY_HEADS.get(s.family))
+    kv_heads = kv_heads or s.count("num_key_value_heads", usual or heads, null=heads)
     even = width // heads if width % heads == 0 else None
     head = s.count("head_dim", s.published(head) or even, null=None if head else even)
     if heads % kv_heads or head % 2:
