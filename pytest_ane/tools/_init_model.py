@@ -228,8 +228,6 @@ MAX_ROWS = 16_384
 R032), and no axis but the channels' may be longer before A16 and M4 (rule R030)."""
 MAX_TOKENS = 64
 """Positions of a call, as of the default model."""
-_EMBEDDED = 1024
-"""Rows of the embedding that are read at a time."""
 _TEXT = 128
 """Positions of an encoder's call, which is a whole text: all-MiniLM-L6-v2 was trained on so many
 (https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2)."""
@@ -331,10 +329,10 @@ def describe(table: SourceTable, path: Path) -> Described:
     if described is None:
         assert refused is not None
         raise refused
-    # All rows once, for a text reaches only some; other tensors are read whole when they are built.
-    step = min(_EMBEDDED, empty.positions)
-    for start in range(0, described.vocabulary or 0, step):
-        empty.embed(range(start, min(start + step, described.vocabulary or 0)))
+    # Prompts reach some rows only; other tensors are read whole when they are built.
+    rows = range(described.vocabulary or 0)
+    for start in rows[:: empty.positions]:
+        empty.embed(rows[start : start + empty.positions])
     return described
 
 

@@ -237,11 +237,6 @@ def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
-def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Those of the names that are files in a folder."""
-    return {name: folder / name for name in names if (folder / name).is_file()}
-
-
 @contextmanager
 def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
     paths = [path.absolute() for path in files]
