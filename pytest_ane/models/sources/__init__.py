@@ -96,7 +96,7 @@ def _files(path: Path) -> dict[str, Path]:
     if not _is_checkpoint(path):
         return {path.name: path}
     checkpoint = Checkpoint.find(path)
-    # Of two files with a tensor of one name, the index says which one is read.
+    # The index says which files are read.
     index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
     companions = (*COMPANIONS, *module_files(checkpoint.folder))
     files = {n: checkpoint.folder / n for n in (*checkpoint.files, *index, *companions)}

@@ -104,24 +104,22 @@ class SafetensorsSource:
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:
-        if self._checkpoint.index is not None:
-            return self._checkpoint.index
-        return {name: file for file in self._files for name in self._files[file].entries}
+        # transformers takes all that is in the files, the last one's by name, not the index's word.
+        return {name: file for file in sorted(self._files) for name in self._files[file].entries}
 
     def _file(self, name: str) -> TensorFile:
         if name not in self._homes:
+            if told := (self._checkpoint.index or {}).get(name):
+                raise SourceError(
+                    f"{self._files[told].path}: tensor {name!r} is not in this file, where the "
+                    "index has it; index and files are of different downloads."
+                )
             close = get_close_matches(name, self._homes, n=3)
             raise SourceError(
                 f"{self.label}: no tensor {name!r} among its {len(self._homes)}; "
                 + (f"nearest: {', '.join(close)}." if close else "does the family fit this file?")
             )
-        file = self._files[self._homes[name]]
-        if name not in file.entries:
-            raise SourceError(
-                f"{file.path}: tensor {name!r} is not in this file, where the index has it; index "
-                "and files are of different downloads."
-            )
-        return file
+        return self._files[self._homes[name]]
 
 
 _STORED = ("BF16", "F16", "F32")

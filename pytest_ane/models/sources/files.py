@@ -53,7 +53,7 @@ class Checkpoint:
     Attributes:
         path: what the manifest names: a folder, an index or a file.
         folder: where `config.json` and the tokenizer are; `files` are relative to it.
-        index: the file of every tensor; `None` where there is one file and no index.
+        index: the file of every tensor, as it says; `None` where there is one file and no index.
     """
 
     path: Path

@@ -93,7 +93,7 @@ def test_so_are_the_modules_of_sentence_transformers(checkpoint: Path, tmp_path:
 
 
 def test_an_index_is_part_of_a_checkpoint(tmp_path: Path) -> None:
-    """Two files hold a tensor of one name, and the index says which one is read."""
+    """It says which files are read."""
     one, other = ({"w": ("F32", np.full(2, n, np.float32))} for n in (1, 2))
     folder = write_checkpoint(tmp_path / "model", one, other)
     index = folder / "model.safetensors.index.json"

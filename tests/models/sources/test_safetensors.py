@@ -214,6 +214,20 @@ def test_of_one_file_beside_an_index_it_is_read(folder: Path) -> None:
     np.testing.assert_array_equal(SafetensorsSource(folder / INDEX).tensor("full", (2, 2)), FULL)
 
 
+def test_files_of_an_index_are_read_as_transformers_reads_them(folder: Path) -> None:
+    """All that is in them, of tensors of one name the last file's, whatever the index says."""
+    full, more = ("F32", FULL + 1), ("F32", FULL + 2)
+    write_file(folder / FIRST, {"half": ("F16", HALF), "round": bf16(ROUND), "full": full})
+    write_file(folder / SECOND, {"full": more, "bank": bf16(BANK), "head": full})
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["full"] = FIRST
+    (folder / INDEX).write_text(json.dumps(index))
+    source = SafetensorsSource(folder)
+    assert sorted(source.names) == ["bank", "full", "half", "head", "round"]
+    np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL + 2)
+    np.testing.assert_array_equal(source.tensor("head", (2, 2)), FULL + 1)
+
+
 def test_an_index_that_names_an_absent_file(folder: Path) -> None:
     (folder / SECOND).unlink()
     assert complaint(lambda: SafetensorsSource(folder)) == (
