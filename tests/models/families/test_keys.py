@@ -205,6 +205,15 @@ def test_null_is_named(name: str, key: str, tmp_path: Path) -> None:
         read(name, tmp_path, saved | {key: None})
 
 
+@pytest.mark.parametrize("key", ["rope_theta", "truncate"])
+def test_null_in_a_table_is_named(key: str, tmp_path: Path) -> None:
+    _, saved = files("llama", tmp_path)
+    table = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "beta_fast": None}
+    assert read("llama", tmp_path, saved | {"rope_parameters": table}).rotaries
+    with pytest.raises(SourceError, match=f"has rope_parameters.{key} null; it is no value"):
+        read("llama", tmp_path, saved | {"rope_parameters": table | {key: None}})
+
+
 def test_null_that_means_something(tmp_path: Path) -> None:
     _, saved = files("llama", tmp_path)
     config = read("llama", tmp_path, saved | {"head_dim": None, _KEY_HEADS: None})

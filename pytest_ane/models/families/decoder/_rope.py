@@ -45,6 +45,9 @@ class Parameters:
         self.head, self.positions, self.trained = head, positions, trained
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
+        for key in ("partial_rotary_factor", "rope_theta", "truncate"):
+            if table.get(key, ...) is None:
+                self.refuse(key, "it is no value, so put in the trained one")
 
     def name(self, key: str) -> str:
         if isinstance(self._name, str):
@@ -53,7 +56,7 @@ class Parameters:
 
     def refuse(self, key: str, why: str) -> NoReturn:
         value = self._table.get(key)
-        text = f'"{value}"' if isinstance(value, str) else repr(value)
+        text = f'"{value}"' if isinstance(value, str) else "null" if value is None else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
 
     @property
