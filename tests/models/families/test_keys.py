@@ -210,7 +210,7 @@ def test_null_in_a_table_is_named(key: str, tmp_path: Path) -> None:
     _, saved = files("llama", tmp_path)
     table = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "beta_fast": None}
     assert read("llama", tmp_path, saved | {"rope_parameters": table}).rotaries
-    with pytest.raises(SourceError, match=f"has rope_parameters.{key} null; it is no value"):
+    with pytest.raises(SourceError, match=f"has rope_parameters.{key} null, which is no value"):
         read("llama", tmp_path, saved | {"rope_parameters": table | {key: None}})
 
 

@@ -47,7 +47,8 @@ class Parameters:
         self._read: set[str] = set()
         for key in ("partial_rotary_factor", "rope_theta", "truncate"):
             if table.get(key, ...) is None:
-                self.refuse(key, "it is no value, so put in the trained one")
+                told = f"{where} has {self.name(key)} null, which is no value"
+                raise SourceError(f"{told}; put in the one that the model was trained with.")
 
     def name(self, key: str) -> str:
         if isinstance(self._name, str):
@@ -56,7 +57,7 @@ class Parameters:
 
     def refuse(self, key: str, why: str) -> NoReturn:
         value = self._table.get(key)
-        text = f'"{value}"' if isinstance(value, str) else "null" if value is None else repr(value)
+        text = f'"{value}"' if isinstance(value, str) else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
 
     @property
