@@ -329,6 +329,10 @@ def describe(table: SourceTable, path: Path) -> Described:
     if described is None:
         assert refused is not None
         raise refused
+    # Prompts reach some rows only; other tensors are read whole when they are built.
+    rows = range(described.vocabulary or 0)
+    for start in rows[:: empty.positions]:
+        empty.embed(rows[start : start + empty.positions])
     return described
 
 

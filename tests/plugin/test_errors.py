@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from tests.models.families.llama.test_checkpoint import CONFIG, published
+from tests.models.families.llama.tiny import tiny_source
+from tests.models.sources.checkpoints import write_checkpoint
 from tests.plugin.conftest import Project
 
 WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
@@ -61,6 +67,46 @@ def test_a_refused_model_is_one_error_and_hides_no_other(
     else:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.assert_outcomes(passed=4, errors=2, deselected=0 if options else 9)
+
+
+CHECKPOINT = """
+[models.m]
+family = "llama"
+source = { path = "m" }
+shards = "L00-L01"
+max-tokens = 8
+"""
+
+
+@pytest.fixture
+def checkpoint(project: Project) -> Path:
+    """A tiny one, beside a manifest."""
+    tensors = tiny_source(layers=2).tensors.items()
+    folder = write_checkpoint(
+        project.path / "m", {published(n): ("F32", it) for n, it in tensors}, config=CONFIG
+    )
+    (project.path / "shards.toml").write_text(CHECKPOINT)
+    return folder
+
+
+def test_a_checkpoint_that_is_another_model_is_refused_at_collection(
+    project: Project, checkpoint: Path
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    result = project.gate("--co")
+    result.stdout.fnmatch_lines(["*ERROR collecting m*", "*m: config.json has is_causal False, *"])
+
+
+def test_nan_in_a_weight_is_refused_when_it_is_built(project: Project, checkpoint: Path) -> None:
+    (file,) = checkpoint.glob("*.safetensors")
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.up_proj.weight"][5, 7] = np.nan
+    save_file(tensors, file)
+    said = f"m/{file.name}: tensor 'model.layers.1.mlp.up_proj.weight' has NaN or infinity, "
+    sentence = only_sentence(project.gate("-k", "compression", shards="L01"), said)
+    assert "first in row 5; " in sentence
+    project.gate("-k", "compression", shards="L00").assert_outcomes(passed=1, deselected=3)
 
 
 def test_another_error_of_collection_interrupts_as_ever(project: Project) -> None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from huggingface_hub import constants
+from safetensors.numpy import load_file, save_file
 
 from pytest_ane.manifest import Manifest, Palettize, Uncompressed, parse
 from pytest_ane.manifest.ids import in_ranges
@@ -270,6 +272,15 @@ def test_states_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert made(tmp_path / "model", tmp_path)[1].models[0].context == 32
 
 
+def spoil_row(name: str, row: int) -> object:
+    def write(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors[name][row] = np.nan
+        save_file(tensors, folder / "model.safetensors")
+
+    return write
+
+
 def configure(**changes: object) -> object:
     def write(folder: Path) -> None:
         file = folder / "config.json"
@@ -288,6 +299,10 @@ def configure(**changes: object) -> object:
         (configure(attention_chunk_size=8), "config.json has attention_chunk_size 8, which"),
         (configure(hidden_size=48), "and by its configuration"),
         (configure(num_hidden_layers=4), "lacks the tensor 'model.layers.3"),
+        (configure(is_causal=False), "config.json has is_causal False, which family 'llama' does"),
+        (configure(rms_norm_eps=None), "config.json has rms_norm_eps null, which is no value"),
+        (spoil_row("model.embed_tokens.weight", 60), "'model.embed_tokens.weight' has NaN or "),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has an adapter ("),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence(spoil: object, says: str, tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ PHI3 = DecoderFamily(
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_GATED, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_GATED, "ffn_up"),
     fused=(_QKV, _GATED),
-    defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    defaults={"rms_norm_eps": 1e-5}
+    | dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), 4096),
 )
 
 
@@ -160,7 +161,7 @@ def _mixed(s: Settings, config: DecoderConfig, mixture: Mixture) -> DecoderConfi
     step, dense = s.count("decoder_sparse_step", 1), s.get("mlp_only_layers", [])
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(len(config.layers))]
     # One of two names, by the version of transformers that saved it.
-    experts = "num_experts" if s.get("num_experts") else "num_local_experts"
+    experts = "num_local_experts" if s.get("num_local_experts") else "num_experts"
     return replace(
         config,
         layers=tuple(replace(w, sparse=s) for w, s in zip(config.layers, sparse, strict=True)),
@@ -305,7 +306,7 @@ GEMMA3 = DecoderFamily(
     norm_offset=1.0,
     tied=True,
     # Files of the models that also see images leave out what is as here.
-    defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
+    defaults={"num_attention_heads": 8, "vocab_size": 262_208},
     revision=2,
 )
 

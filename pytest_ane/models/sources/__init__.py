@@ -14,7 +14,6 @@ from pytest_ane.models.sources.files import (
     INDEX,
     Checkpoint,
     digests,
-    existing,
     locate,
     locate_snapshot,
     module_files,
@@ -97,7 +96,8 @@ def _files(path: Path) -> dict[str, Path]:
     if not _is_checkpoint(path):
         return {path.name: path}
     checkpoint = Checkpoint.find(path)
-    # Of two files with a tensor of one name, the index says which one is read.
+    # The index says which files are read.
     index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
     companions = (*COMPANIONS, *module_files(checkpoint.folder))
-    return existing(checkpoint.folder, (*checkpoint.files, *index, *companions))
+    files = {n: checkpoint.folder / n for n in (*checkpoint.files, *index, *companions)}
+    return {name: file for name, file in files.items() if file.is_file()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, misshapen
+from pytest_ane.models.sources.base import Tokenizer, check_rows, misshapen, not_finite
 from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -72,13 +71,7 @@ class GGUFSource:
     ) -> Array:
         """Rows of a matrix, dequantizing only those; of more axes, all but the last are rows."""
         stored = self.shape(name)
-        rows = math.prod(stored[:-1] or stored)
-        if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            expected = rows if height is None else height, width
-            raise misshapen(self._path, name, stored, expected)
-        for row in index:
-            if not 0 <= row < rows:
-                raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
+        check_rows(self._path, name, stored, index, (height, width))
         return self._dequantize(name, stored, np.asarray(index, dtype=np.int64), dtype)
 
     @cached_property
@@ -107,12 +100,16 @@ class GGUFSource:
             stored = tensor.data
             if not isinstance(rows, slice):
                 stored = stored.reshape(-1, stored.shape[-1])
-            data = gguf.dequantize(stored[rows], tensor.tensor_type)
+            with np.errstate(all="ignore"):
+                data = gguf.dequantize(stored[rows], tensor.tensor_type)
         except NotImplementedError as error:
             raise SourceError(
                 f"{self._path}: tensor {name!r} is stored as {tensor.tensor_type.name}, which the "
                 "gguf package cannot expand; use a file in another quantization."
             ) from error
+        if data.size and not np.isfinite((data.min(), data.max())).all():
+            row = int(np.flatnonzero(~np.isfinite(data).reshape(len(data), -1).all(1))[0])
+            raise not_finite(self._path, name, row if isinstance(rows, slice) else int(rows[row]))
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
         with np.errstate(over="ignore"):
             return np.array(data, dtype=dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -15,7 +15,14 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, overridden
+from pytest_ane.models.sources.base import (
+    Tokenizer,
+    check_rows,
+    lookup,
+    misshapen,
+    not_finite,
+    overridden,
+)
 from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
@@ -42,6 +49,8 @@ class SafetensorsSource:
             _ = self._config
         folder = self._checkpoint.folder
         self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
+        for file in self._files.values():
+            file.check_kinds()
 
     @property
     def names(self) -> Collection[str]:
@@ -75,15 +84,8 @@ class SafetensorsSource:
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
         file = self._file(name)
-        stored = file.shape(name)
-        count = math.prod(stored[:-1])
-        if len(stored) < 2 or stored[-1] != width or height not in (None, count):
-            rows = "rows" if height is None else f"{height} rows"
-            raise misshapen(file.path, name, stored, f"{rows} of {width}")
-        if len(index) and not 0 <= min(index) <= max(index) < count:
-            row = min(index) if min(index) < 0 else max(index)
-            raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
-        return file.rows(name, index, dtype)
+        check_rows(file.path, name, file.shape(name), index, (height, width))
+        return file.read(name, dtype, index)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -102,27 +104,31 @@ class SafetensorsSource:
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:
-        if self._checkpoint.index is not None:
-            return self._checkpoint.index
-        return {name: file for file in self._files for name in self._files[file].entries}
+        # transformers takes all that is in the files, the last one's by name, not the index's word.
+        return {name: file for file in sorted(self._files) for name in self._files[file].entries}
 
     def _file(self, name: str) -> TensorFile:
         if name not in self._homes:
+            if told := (self._checkpoint.index or {}).get(name):
+                raise SourceError(
+                    f"{self._files[told].path}: tensor {name!r} is not in this file, where the "
+                    "index has it; index and files are of different downloads."
+                )
             close = get_close_matches(name, self._homes, n=3)
             raise SourceError(
                 f"{self.label}: no tensor {name!r} among its {len(self._homes)}; "
                 + (f"nearest: {', '.join(close)}." if close else "does the family fit this file?")
             )
-        file = self._files[self._homes[name]]
-        if name not in file.entries:
-            raise SourceError(
-                f"{file.path}: tensor {name!r} is not in this file, where the index has it; index "
-                "and files are of different downloads."
-            )
-        return file
+        return self._files[self._homes[name]]
 
 
 _STORED = ("BF16", "F16", "F32")
+_NARROW = ("F8_", "F6_", "F4")
+_QUANTIZED = re.compile(
+    r"\.(weight_(scale|scale_inv|scale_2|global_scale|packed|zero_point|shape|g_idx|format)"
+    r"|qweight|qzeros|g_idx|SCB|absmax|(nested_)?quant_map|nested_absmax|quant_state\..*)$"
+)
+"""Names of compressed-tensors, FP8, GPTQ, AWQ and bitsandbytes."""
 _POINTER = b"version https://git-lfs"
 
 
@@ -159,15 +165,24 @@ class TensorFile:
         """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
         return self.entries[name][1]
 
-    def read(self, name: str, dtype: npt.DTypeLike) -> Array:
-        return _copy(self._mapped(name), dtype)
+    def check_kinds(self) -> None:
+        """Raise `SourceError` for a tensor of a quantized checkpoint, by its name or its type."""
+        for name, (kind, _) in self.entries.items():
+            whole = name.endswith(".weight") and kind[0] in "IU"
+            if whole or kind.startswith(_NARROW) or _QUANTIZED.search(name):
+                raise SourceError(
+                    f"{self.path}: tensor {name!r} ({kind}) is of a quantized checkpoint, and "
+                    f"weights are read in {', '.join(_STORED)}; use the checkpoint that it was "
+                    "made from, or its GGUF file."
+                )
 
-    def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        run = isinstance(index, range) and index.step == 1
-        where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
-        return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
+    def read(self, name: str, dtype: npt.DTypeLike, index: Sequence[int] | None = None) -> Array:
+        """A tensor, or rows of it; to nearest even, by torch.
 
-    def _mapped(self, name: str) -> Tensor:
+        numpy converts fp16 one value after another, 15 times slower.
+        """
+        import torch
+
         stored = self.entries[name][0]
         if stored not in _STORED:
             raise SourceError(
@@ -175,17 +190,18 @@ class TensorFile:
                 f"{', '.join(_STORED)}, so use a checkpoint in one of these."
             )
         tensor: Tensor = self._opened.get_tensor(name)
-        return tensor
+        if index is not None:
+            run = isinstance(index, range) and index.step == 1
+            where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
+            tensor = tensor.flatten(0, -2)[where]
+        if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+            finite = tensor.isfinite().reshape(len(tensor) if tensor.ndim else 1, -1).all(1)
+            row = finite.tolist().index(False)
+            raise not_finite(self.path, name, row if index is None else index[row])
+        out = np.empty(tuple(tensor.shape), dtype)
+        torch.from_numpy(out).copy_(tensor)
+        return out
 
     @cached_property
     def _opened(self) -> Any:
         return safe_open(self.path, framework="pt")
-
-
-def _copy(tensor: Tensor, dtype: npt.DTypeLike) -> Array:
-    """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower."""
-    import torch
-
-    out = np.empty(tuple(tensor.shape), dtype)
-    torch.from_numpy(out).copy_(tensor)
-    return out

@@ -6,6 +6,7 @@ compute wrongly are refused, rather than taken for another model.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -122,6 +123,23 @@ def misshapen(path: Path, name: str, stored: object, expected: object) -> Source
     )
 
 
+def check_rows(
+    path: Path, name: str, stored: Sequence[int], index: Sequence[int], shape: tuple[Any, int]
+) -> None:
+    """`SourceError` for a row that a tensor has not, or another shape `(height or None, width)`.
+
+    All axes but the last count rows.
+    """
+    height, width = shape
+    count = math.prod(stored[:-1])
+    if len(stored) < 2 or stored[-1] != width or height not in (None, count):
+        rows = "rows" if height is None else f"{height} rows"
+        raise misshapen(path, name, stored, f"{rows} of {width}")
+    if len(index) and not 0 <= min(index) <= max(index) < count:
+        row = min(index) if min(index) < 0 else max(index)
+        raise SourceError(f"{path}: {name} has rows 0 to {count - 1}, not {row}.")
+
+
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:
     """What `text_config.hidden_size` leads to; `SourceError(absent)` where it leads nowhere."""
     value: Any = config
@@ -172,6 +190,31 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     if number != int(number) or number > most:
         raise SourceError(f"{what} is {value!r:.100}, no whole number up to {most:,}.")
     return int(number)
+
+
+def check_numbers(
+    label: str, names: Collection[str], numbered: str, count: int, what: str = "layers"
+) -> None:
+    """`SourceError` for a tensor of a layer, or of an expert, that the configuration has not.
+
+    `numbered` is a pattern of names up to the number, its group, which begins at 0.
+    """
+    pattern = re.compile(numbered)
+    for name in names:
+        if (match := pattern.match(name)) and int(match[1]) >= count:
+            raise SourceError(
+                f"{label}: has the tensor {name!r}, and by its configuration {count} {what}, so "
+                f"the last ones would be left out; correct the number of {what}, or remove what is "
+                "no part of the model."
+            )
+
+
+def not_finite(path: Path, name: str, row: int) -> SourceError:
+    """The error for a tensor with NaN or infinity; `row` is the first that has some."""
+    return SourceError(
+        f"{path}: tensor {name!r} has NaN or infinity, first in row {row}; fetch the file again, "
+        "or take a checkpoint of before its training diverged."
+    )
 
 
 def check_names(

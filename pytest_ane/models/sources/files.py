@@ -53,7 +53,7 @@ class Checkpoint:
     Attributes:
         path: what the manifest names: a folder, an index or a file.
         folder: where `config.json` and the tokenizer are; `files` are relative to it.
-        index: the file of every tensor; `None` where there is one file and no index.
+        index: the file of every tensor, as it says; `None` where there is one file and no index.
     """
 
     path: Path
@@ -63,26 +63,30 @@ class Checkpoint:
 
     @classmethod
     def find(cls, path: Path) -> Checkpoint:
-        """Find a checkpoint's files; `SourceError` where one is missing, or they are pickles."""
+        """Find a checkpoint's files; `SourceError` where one is missing, or they are pickles.
+
+        Of a folder with both `model.safetensors` and an index it is the one file, as transformers
+        has it. An adapter beside the weights is refused: transformers lays it over them.
+        """
         if path.is_dir():
+            _refuse_adapter(path)
             return cls._in_folder(path)
         refuse_pickle(path)
         if not path.is_file():
             raise SourceError(f"{path}: no such file or folder; check the source in shards.toml.")
+        _refuse_adapter(path.parent)
         if path.suffix == ".json":
             return cls._of_index(path, path)
-        _refuse_adapter(path.parent)
         return cls(path, path.parent, (path.name,))
 
     @classmethod
     def _in_folder(cls, folder: Path) -> Checkpoint:
-        if (folder / INDEX).is_file():
-            return cls._of_index(folder, folder / INDEX)
         if (folder / SINGLE).is_file():
             return cls(folder, folder, (SINGLE,))
+        if (folder / INDEX).is_file():
+            return cls._of_index(folder, folder / INDEX)
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
-        _refuse_adapter(folder)
         files = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
         if files:
             raise OnlyGGUFError(folder, sorted(files))
@@ -130,8 +134,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def _refuse_adapter(folder: Path) -> None:
     if (folder / _ADAPTER).is_file():
         raise SourceError(
-            f"{folder}: an adapter, which holds changes of a base model only; merge it into that "
-            "(PEFT's merge_and_unload), save the whole model, and name its folder."
+            f"{folder}: has an adapter ({_ADAPTER}), and with it the weights are another model; "
+            "merge it (PEFT's merge_and_unload) and name the folder of the whole model, or remove "
+            "that file if the weights are meant without it."
         )
 
 
@@ -230,11 +235,6 @@ def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
     pool = ThreadPoolExecutor(os.cpu_count())
     with _one_process(files.values(), folder), remembered(folder), pool:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
-
-
-def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Those of the names that are files in a folder."""
-    return {name: folder / name for name in names if (folder / name).is_file()}
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def _of_safetensors(table: Embedding) -> tuple[Sequence[int], Read]:
     file = TensorFile(table.path)
     if table.name not in file.entries:
         raise SourceError(f"{table.path}: no tensor {table.name!r} among its {len(file.entries)}.")
-    return file.shape(table.name), lambda index: file.rows(table.name, index, np.float32)
+    return file.shape(table.name), lambda index: file.read(table.name, np.float32, index)
 
 
 def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:

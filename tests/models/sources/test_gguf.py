@@ -111,6 +111,23 @@ def test_what_lies_beyond_float16_becomes_infinite(tmp_path: Path) -> None:
     assert source.tensor("w", (3,), np.float16).tolist() == [np.inf, -np.inf, 65504.0]
 
 
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.Q8_0])
+def test_values_that_are_not_finite(tmp_path: Path, kind: Kind) -> None:
+    values = np.ones((5, 32))
+    values[3, 2] = values[4, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        path = write_gguf(tmp_path / "w.gguf", {"w": (values, kind), "v": (values[3], kind)})
+    source = GGUFSource(path)
+    for call, name, row in (
+        (lambda: source.tensor("w", (5, 32)), "w", 3),
+        (lambda: source.rows("w", [1, 4, 3], 32), "w", 4),
+        (lambda: source.tensor("v", (32,)), "v", 0 if kind == Kind.Q8_0 else 2),
+    ):
+        with pytest.raises(SourceError, match=f"tensor '{name}' has NaN .*, first in row {row};"):
+            call()
+    np.testing.assert_allclose(source.rows("w", [0, 2], 32), 1, rtol=1e-3)
+
+
 def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
     for call, message in (
         (lambda: source.value("llama.vocab_size"), f"{file}: no metadata key 'llama.vocab_size'"),
@@ -122,8 +139,8 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
         (lambda: source.tensor("eight", (64, 3)), "(3, 64), and by its configuration (64, 3)"),
         (lambda: source.rows("eight", [0, 3], 64), f"{file}: eight has rows 0 to 2, not 3."),
         (lambda: source.rows("eight", [-1], 64), f"{file}: eight has rows 0 to 2, not -1."),
-        (lambda: source.rows("eight", [0], 32), "(3, 64), and by its configuration (3, 32)"),
-        (lambda: source.rows("norm", [0], 4), "shape (4,), and by its configuration (4, 4)"),
+        (lambda: source.rows("eight", [0], 32), "(3, 64), and by its configuration rows of 32"),
+        (lambda: source.rows("norm", [0], 4), "shape (4,), and by its configuration rows of 4"),
     ):
         with pytest.raises(SourceError) as error:
             call()

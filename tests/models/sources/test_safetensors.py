@@ -53,7 +53,7 @@ def test_tensors_and_rows_are_converted_to_nearest(tmp_path: Path, stored: str, 
     values = np.random.default_rng(1).standard_normal((33, 7)).astype(np.float32)
     values[3, :6] = 3e38, 1e-40, -0.0, 65504.0, -6e-8, 0.15625
     with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
+        half = values.clip(-65504, 65504).astype(np.float16)
         cut = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
         entry = {"BF16": bf16(values), "F16": ("F16", half), "F32": ("F32", values)}[stored]
         expected = {"BF16": cut, "F16": half, "F32": values}[stored].astype(dtype)
@@ -142,12 +142,90 @@ def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> No
         assert said in complaint(call)
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "I8"])
-def test_a_dtype_that_is_not_read(tmp_path: Path, dtype: str) -> None:
-    path = write_file(tmp_path / "w.safetensors", {"w": (dtype, np.zeros(4, np.uint8))})
+def test_a_dtype_that_is_not_read(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "w.safetensors", {"w": ("I8", np.zeros(4, np.uint8))})
     source = SafetensorsSource(path)
     for call in (lambda: source.tensor("w", (4,)), lambda: source.tensor("w", (4,), np.float16)):
-        assert f"tensor 'w' is stored as {dtype}; read are BF16, F16, F32" in complaint(call)
+        assert "tensor 'w' is stored as I8; read are BF16, F16, F32" in complaint(call)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("q_proj.weight", "F8_E4M3"),
+        ("experts.gate_up_proj", "F8_E5M2"),
+        ("q_proj.weight", "I8"),
+        ("q_proj.weight", "U8"),
+        ("q_proj.weight_scale", "U8"),
+        ("q_proj.weight_scale_inv", "U8"),
+        ("q_proj.weight_packed", "I8"),
+        ("q_proj.qweight", "I8"),
+        ("q_proj.weight.absmax", "U8"),
+        ("q_proj.weight.quant_state.bitsandbytes__nf4", "U8"),
+        ("q_proj.SCB", "I8"),
+    ],
+)
+def test_a_quantized_checkpoint(folder: Path, name: str, dtype: str) -> None:
+    """Even where no configuration says so, and in any of its files."""
+    more = {"full": ("F32", FULL), "bank": bf16(BANK), name: (dtype, np.zeros(4, np.uint8))}
+    write_file(folder / SECOND, more)
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / SECOND}: tensor {name!r} ({dtype}) is of a quantized checkpoint, and weights "
+        "are read in BF16, F16, F32; use the checkpoint that it was made from, or its GGUF file."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("position_ids", "I8"), ("attn.bias", "U8"), ("k_scale", "F32"), ("attn.weight", "F64")],
+)
+def test_buffers_are_no_quantized_weights(tmp_path: Path, name: str, dtype: str) -> None:
+    array = np.zeros(4, {"F32": np.float32, "F64": np.float64}.get(dtype, np.uint8))
+    file = write_file(tmp_path / "w.safetensors", {name: (dtype, array), "full": ("F32", FULL)})
+    np.testing.assert_array_equal(SafetensorsSource(file).tensor("full", (2, 2)), FULL)
+
+
+@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(tmp_path: Path, stored: str, value: float) -> None:
+    values = np.ones((5, 4), np.float32)
+    values[3, 2] = values[4, 0] = value
+    entry = {"BF16": bf16(values), "F16": ("F16", values.astype(np.float16))}
+    path = write_file(
+        tmp_path / "w.safetensors",
+        {"w": entry.get(stored, ("F32", values)), "v": ("F32", values[3]), "u": bf16(values[:3])},
+    )
+    source = SafetensorsSource(path)
+    for call, name, row in (
+        (lambda: source.tensor("w", (5, 4)), "w", 3),
+        (lambda: source.tensor("v", (4,), np.float16), "v", 2),
+        (lambda: source.rows("w", [1, 4, 3], 4), "w", 4),
+        (lambda: source.rows("w", range(2, 5), 4), "w", 3),
+    ):
+        said = f"{path}: tensor '{name}' has NaN or infinity, first in row {row}; fetch the file"
+        assert said in complaint(call)
+    assert source.rows("w", [0, 2], 4).tolist() == source.tensor("u", (3, 4))[:2].tolist()
+
+
+def test_of_one_file_beside_an_index_it_is_read(folder: Path) -> None:
+    """As in transformers; the index is read by its own name."""
+    write_file(folder / "model.safetensors", {"full": ("F32", FULL + 1)})
+    np.testing.assert_array_equal(SafetensorsSource(folder).tensor("full", (2, 2)), FULL + 1)
+    np.testing.assert_array_equal(SafetensorsSource(folder / INDEX).tensor("full", (2, 2)), FULL)
+
+
+def test_files_of_an_index_are_read_as_transformers_reads_them(folder: Path) -> None:
+    """All that is in them, of tensors of one name the last file's, whatever the index says."""
+    full, more = ("F32", FULL + 1), ("F32", FULL + 2)
+    write_file(folder / FIRST, {"half": ("F16", HALF), "round": bf16(ROUND), "full": full})
+    write_file(folder / SECOND, {"full": more, "bank": bf16(BANK), "head": full})
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["full"] = FIRST
+    (folder / INDEX).write_text(json.dumps(index))
+    source = SafetensorsSource(folder)
+    assert sorted(source.names) == ["bank", "full", "half", "head", "round"]
+    np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL + 2)
+    np.testing.assert_array_equal(source.tensor("head", (2, 2)), FULL + 1)
 
 
 def test_an_index_that_names_an_absent_file(folder: Path) -> None:
@@ -184,10 +262,15 @@ def test_several_files_without_an_index(folder: Path) -> None:
     assert f"{folder}: has {count} .safetensors" in complaint(lambda: SafetensorsSource(folder))
 
 
-def test_the_file_of_an_adapter(folder: Path) -> None:
+def test_an_adapter_beside_a_whole_checkpoint(folder: Path) -> None:
+    """Which transformers lays over the weights, where peft is installed."""
     (folder / "adapter_config.json").write_text("{}")
-    file = next(folder.glob("*.safetensors"))
-    assert complaint(lambda: SafetensorsSource(file)).startswith(f"{folder}: an adapter, which")
+    for path in (folder, folder / INDEX, folder / SECOND):
+        assert complaint(lambda path=path: SafetensorsSource(path)) == (
+            f"{folder}: has an adapter (adapter_config.json), and with it the weights are another "
+            "model; merge it (PEFT's merge_and_unload) and name the folder of the whole model, or "
+            "remove that file if the weights are meant without it."
+        )
 
 
 @pytest.mark.parametrize("text", ["{}", '{"weight_map": 3}', '{"weight_map": {}}'])
@@ -227,8 +310,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_an_lfs_pointer(folder: Path) -> None:
     (folder / FIRST).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\n")
-    source = SafetensorsSource(folder)
-    assert f"{folder / FIRST}: a Git LFS pointer" in complaint(lambda: source.tensor("half", (3,)))
+    assert f"{folder / FIRST}: a Git LFS pointer" in complaint(lambda: SafetensorsSource(folder))
 
 
 def test_truncation_is_noticed_at_every_length(tmp_path: Path) -> None:

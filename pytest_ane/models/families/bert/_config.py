@@ -13,7 +13,13 @@ from pytest_ane.models.families import Wire
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families.decoder._settings import Settings
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.base import MAX_LAYERS, architecture_of, check_names, whole
+from pytest_ane.models.sources.base import (
+    MAX_LAYERS,
+    architecture_of,
+    check_names,
+    check_numbers,
+    whole,
+)
 
 _TABLES = ("word", "position", "type")
 _PARTS = {
@@ -135,8 +141,8 @@ def read(source: Source, length: int) -> BertConfig:
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
     if width % heads:
         raise SourceError(f"{source.label}: {heads} heads do not divide {width} channels.")
+    s.only("is_causal", computed=False)
     if s.is_gguf:
-        s.only("is_causal", computed=False)
         s.only("num_key_value_heads", heads)
     pooling, normalized = _read_pooling(s)
     config = BertConfig(
@@ -161,6 +167,7 @@ def read(source: Source, length: int) -> BertConfig:
         )
     if source.names:
         find_names(source).check(source)
+        check_numbers(source.label, source.names, r".*(?:layer|blk)\.(\d+)\.", config.layers)
     return config
 
 
@@ -175,7 +182,7 @@ def _count_types(s: Settings) -> int:
 
 
 def _read_activation(s: Settings) -> Activation:
-    name = str(s.get("hidden_act", "gelu"))
+    name = str(s.needed("hidden_act", "gelu"))
     if name not in _ACTIVATIONS:
         raise SourceError(
             f"{s.what('hidden_act')} is {name!r:.100}, and family 'bert' computes "

@@ -15,7 +15,7 @@ from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families._blocks import block_index, is_head
 from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.base import check_names
+from pytest_ane.models.sources.base import check_names, check_numbers
 
 Activation = Literal["silu", "gelu_pytorch_tanh"]
 _STATE_STEP = 32
@@ -309,13 +309,14 @@ class Names:
         if self.root not in (None, "model.", ""):
             patterns.add(_BESIDE)
         check_names(source.label, family, source.names, re.compile("|".join(patterns)))
-        beyond = self.layer(len(config.layers))
-        if name := next((name for name in source.names if name.startswith(beyond)), None):
-            raise SourceError(
-                f"{source.label}: has the tensor {name!r}, and by its configuration "
-                f"{len(config.layers)} layers, so the last ones would be left out; correct the "
-                "number of layers, or remove what is no part of the model."
-            )
+        self.check_extent(source, len(config.layers), config.mixture)
+
+    def check_extent(self, source: Source, layers: int, mixture: Mixture | None) -> None:
+        layer = re.escape(self.layer(0)).replace("0", r"(\d+)")
+        check_numbers(source.label, source.names, layer, layers)
+        if mixture is not None:
+            expert = layer.replace("(", "(?:") + r".*experts\.(\d+)\."
+            check_numbers(source.label, source.names, expert, mixture.experts, "experts")
 
     def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
         blocks = (block_index(shard) for shard in shards if not is_head(shard))

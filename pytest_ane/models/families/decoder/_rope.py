@@ -45,6 +45,10 @@ class Parameters:
         self.head, self.positions, self.trained = head, positions, trained
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
+        for key in ("partial_rotary_factor", "rope_theta", "truncate"):
+            if table.get(key, ...) is None:
+                told = f"{where} has {self.name(key)} null, which is no value"
+                raise SourceError(f"{told}; put in the one that the model was trained with.")
 
     def name(self, key: str) -> str:
         if isinstance(self._name, str):

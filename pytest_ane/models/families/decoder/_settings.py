@@ -33,11 +33,12 @@ from pytest_ane.models.sources.base import (
     positive,
     whole,
 )
+from pytest_ane.models.sources.files import SINGLE
 
 _OFF = (
-    "add_cross_attention alibi attention_bias attention_out_bias mlp_bias parallel_attention "
-    "qk_layernorm rope_interleave rope_interleaved use_mrope use_parallel_residual use_qk_norm "
-    "use_qkv_bias"
+    "add_cross_attention alibi attention_bias attention_out_bias is_encoder_decoder mlp_bias "
+    "parallel_attention qk_layernorm rope_interleave rope_interleaved use_mrope "
+    "use_parallel_residual use_qk_norm use_qkv_bias"
 )
 _NONE = "attention_chunk_size attn_logit_softcapping clip_qkv final_logit_softcapping kv_lora_rank"
 _ZERO = (
@@ -58,9 +59,11 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(_ANY.split(), ()),
     **dict.fromkeys(("sliding_window", "use_bidirectional_attention"), (None, False)),
     "attn_temperature_tuning": (None, False, 0),
+    "is_causal": (None, True),
     "logit_scale": (None, 1.0),
     "per_layer_config": (None, {}),
     "position_embedding_type": ("rope", "rotary"),
+    "transformers_weights": (None, SINGLE),
 }
 """Keys of configurations that change a result, with the values at which they do not."""
 
@@ -169,12 +172,15 @@ class Settings:
     def real(self, key: str, default: float | None = None) -> float:
         return positive(self.needed(key, default), self.what(key))
 
-    def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+    def count(
+        self, key: str, default: int | None = None, most: int = MAX_DIMENSION, null: Any = None
+    ) -> int:
         """A whole number from 1; `SourceError` where it is none, or absent without a default.
 
-        GGUF files may list one for each layer, which must be the same.
+        GGUF files may list one for each layer, which must be the same. `null` is what JSON's null
+        means, None where it means nothing.
         """
-        value = self.needed(key, default)
+        value = self.needed(key, default, null)
         if self.is_gguf and isinstance(value, list) and value and value == value[:1] * len(value):
             value = value[0]
         return whole(value, self.what(key), most)
@@ -195,7 +201,7 @@ class Settings:
         return None if self.is_gguf else default
 
     def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key, default)
+        value = self.needed(key, default)
         if not isinstance(value, bool):
             raise SourceError(f"{self.what(key)} is {value!r:.100}, neither true nor false.")
         return value
@@ -253,7 +259,8 @@ class Settings:
         return list(told if told is not None else (known[kind] for kind in kinds))
 
     def only(self, key: str, computed: Any) -> None:
-        if (value := self.get(key, computed)) != computed:
+        value = self.needed(key, computed, null=None if computed else computed)
+        if value != computed:
             raise SourceError(
                 f"{self.what(key)} is {value!r:.100}, and family {self.family!r} computes "
                 f"{computed!r} only."
@@ -287,13 +294,14 @@ class Settings:
             self._agree(theta_key, table["rope_theta"], f"{what}.rope_theta")
         if partial is not None and "partial_rotary_factor" not in table:
             table["partial_rotary_factor"] = self.get("partial_rotary_factor", partial)
-        told = self.get("original_max_position_embeddings")
+        key = "original_max_position_embeddings"
+        told = self.count(key) if self._has(key) else None
         if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
             table["original_max_position_embeddings"] = told
         if self.is_gguf and theta_key == "rope_theta":
             theta = GGUF_THETA
         key = "max_position_embeddings"
-        trained = None if self.get(key) is None else self.count(key)
+        trained = self.count(key) if self._has(key) else None
         names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
         base, name = self.real(theta_key, theta), names if self.is_gguf else what
@@ -343,10 +351,15 @@ class Settings:
                 f"{other!r:.50}; leave one of them."
             )
 
-    def needed(self, key: str, default: Any = None) -> Any:
-        value = self.get(key, default)
+    def needed(self, key: str, default: Any = None, null: Any = None) -> Any:
+        value = self._stored(key, default)
+        value = null if value is None else value
+        self._read.add(key)
         if value is None:
-            raise SourceError(f"{self._where} has no {self._file_key(key)}.")
+            null = f"{key} null, which is no value; put in the one that the model was trained with"
+            is_null = not self.is_gguf and self._has(key)
+            what = null if is_null else f"no {self._file_key(key)}"
+            raise SourceError(f"{self._where} has {what}.")
         return value
 
     def _has(self, key: str) -> bool:
@@ -438,6 +451,13 @@ def layers_of(
     return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))
 
 
+_KEY_HEADS = {
+    **dict.fromkeys(("gemma2", "gemma3", "gemma4", "qwen3_moe", "smollm3"), 4),
+    **{"mistral": 8, "mixtral": 8, "qwen2_moe": 16, "qwen2": 32, "qwen3": 32},
+}
+"""Of families of which `config.json` that leaves them out does not mean as many as query heads."""
+
+
 def plain(
     s: Settings,
     positions: int,
@@ -456,9 +476,10 @@ def plain(
     activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
-    kv_heads = kv_heads or s.count("num_key_value_heads", heads)
-    share = s.published(head) or (width // heads if width % heads == 0 else None)
-    head = s.count("head_dim", share)
+    usual = None if s.source.synthetic else s.published(_KEY_HEADS.get(s.family))
+    kv_heads = kv_heads or s.count("num_key_value_heads", usual or heads, null=heads)
+    even = width // heads if width % heads == 0 else None
+    head = s.count("head_dim", s.published(head) or even, null=None if head else even)
     if heads % kv_heads or head % 2:
         raise SourceError(
             f"{s.source.label}: {heads} query heads, {kv_heads} key heads and {head} channels of a "

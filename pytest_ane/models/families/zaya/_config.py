@@ -268,6 +268,7 @@ class ZayaConfig(DecoderConfig):
             context=cut.context,
         )
         s.check()
+        names.check_extent(source, _count(s, "layers"), config.mixture)
         return config, names
 
 

@@ -44,6 +44,7 @@ def change(folder: Path, **keys: Any) -> None:
         ({"is_decoder": True}, "is_decoder is True"),
         ({"add_cross_attention": True}, "config.json has add_cross_attention True"),
         ({"num_attention_heads": 5}, "5 heads do not divide 32 channels"),
+        ({"num_hidden_layers": 1}, "by its configuration 1 layers, so the last ones would be left"),
         ({"max_position_embeddings": 8}, "has 8 positions, and max-tokens is 24; lower max-tokens"),
         ({"sentence_transformers": {"pooling": "last"}}, "has pooling 'last'"),
     ],

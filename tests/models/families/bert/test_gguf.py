@@ -211,7 +211,7 @@ class Changed:
         ({"context_length": None}, "its metadata has no bert.context_length"),
         ({"context_length": 8}, "has 8 positions, and max-tokens is 24; lower max-tokens"),
         ({"attention__head_count": 5}, "5 heads do not divide 32 channels"),
-        ({"block_count": 1}, "has 1 layers, so no shard L01"),
+        ({"block_count": 1}, "and by its configuration 1 layers, so the last ones would be left"),
     ],
 )
 def test_other_values_are_refused(changes: dict[str, Any], said: str, folder: Path) -> None:

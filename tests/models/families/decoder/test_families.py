@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,59 @@ def test_layers_that_the_configuration_does_not_have(family: str, tmp_path: Path
     said = r"has the tensor 'model\.layers\.2\..*', and by its configuration 2 layers, so the last"
     with pytest.raises(SourceError, match=said):
         get_family(family).open_model(SafetensorsSource(tmp_path), Cut(("L00",)))
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "experts"),
+    [
+        ("mixtral", "num_local_experts", "experts.3"),
+        ("qwen2_moe", "num_local_experts", "experts.4"),
+        ("qwen3_moe", "num_local_experts", "experts.4"),
+        ("gemma4", "num_experts", "experts.gate_up_proj"),
+        ("zaya", "num_experts", "mlp.gate.balancing_biases"),
+    ],
+)
+def test_experts_that_the_configuration_does_not_have(
+    family: str, key: str, experts: str, tmp_path: Path
+) -> None:
+    case = FIRST[family]
+    case.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    key = key if key in config else "num_experts"
+    edited(case, tmp_path, **{key: config[key] - 1 - 7 * (family == "gemma4")})
+
+    def build() -> None:
+        model = case.open(tmp_path, stateful=False)
+        for shard in model.shards:
+            model.conversion(shard)
+
+    with pytest.raises(SourceError, match=f"({re.escape(experts)}|router).*by its configuration"):
+        build()
+
+
+def test_layers_far_beyond_the_configuration(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    FIRST["llama"].save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.7.mlp.up_proj.weight"
+    save_file(tensors | {name: tensors["model.norm.weight"].clone()}, file)
+    with pytest.raises(SourceError, match=f"the tensor '{name}', and by its configuration 3 layer"):
+        FIRST["llama"].open(tmp_path, stateful=False)
+
+
+def test_the_layers_of_a_tower_are_others(tmp_path: Path) -> None:
+    """Of a model that also sees images there may be more of them than the text's."""
+    from safetensors.torch import load_file, save_file
+
+    FIRST["gemma3"].save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = {k.replace("model.", "language_model.model."): v for k, v in load_file(file).items()}
+    norm = tensors["language_model.model.norm.weight"].clone()
+    tower = {f"vision_tower.encoder.layers.{i}.norm.weight": norm.clone() for i in range(20)}
+    save_file(tensors | tower, file)
+    assert len(FIRST["gemma3"].open(tmp_path, stateful=False).config.layers) == 7
 
 
 @pytest.mark.drawn

@@ -115,7 +115,7 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
         ({"num_local_experts": 8}, "config.json has num_local_experts 8, which family 'llama'"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'llama' computes 'silu' only"),
         ({"partial_rotary_factor": 0.5}, "config.json has partial_rotary_factor 0.5, which"),
-        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"hidden_size": None}, "config.json has hidden_size null, which is no"),
         ({"hidden_size": 0}, "hidden_size is 0, no positive number"),
     ],
 )
