@@ -80,9 +80,10 @@ class KeptTokenizer:
         self._known: dict[str, Any] = {}
         with suppress(OSError):
             for line in file.read_bytes().splitlines():
-                with suppress(ValueError, RecursionError):
-                    *asked, answer = json.loads(line)
-                    self._known[json.dumps(asked)] = answer
+                with suppress(ValueError, TypeError, RecursionError):
+                    method, argument, answer = json.loads(line)
+                    if isinstance(answer, str if method == "decode" else list):
+                        self._known[json.dumps([method, argument])] = answer
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""

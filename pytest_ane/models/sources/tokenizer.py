@@ -169,8 +169,8 @@ def gguf_tokenizer(value: Callable[[str], Any], origin: str) -> SourceTokenizer:
         lists = {name: value(f"tokenizer.ggml.{name}") for name in names[kind]}
         if len({len(each) for name, each in lists.items() if name != "merges"}) > 1:
             raise ValueError("its lists of tokens are of different lengths")
-        if odd := next((m for m in lists.get("merges", ()) if m.count(" ") != 1), None):
-            raise ValueError(f"the merge {odd!r} is not a pair")
+        if odd := [merge for merge in lists.get("merges", ()) if merge.count(" ") != 1]:
+            raise ValueError(f"the merge {odd[0]!r:.100} is not a pair")
         if kind == "bert":
             return SourceTokenizer(_word_pieces(lists, told, origin), origin)
         whole = {n for n in splits if splits[n] == splits["llama-bpe"]} - {*_MERGED} | {"tekken"}
@@ -183,6 +183,7 @@ def gguf_tokenizer(value: Callable[[str], Any], origin: str) -> SourceTokenizer:
             build = mapping.select_tokenizer_builder("phi3" if prefix else "gemma3", kind)
             tokenizer = mapping.add_gguf_special_tokens(build(lists), lists)
         tokenizer.chat_template = told("chat_template")
+        # As llama.cpp, where the file does not tell.
         begins = kind != "gpt2" or pre in whole
         for end, default in (("bos", begins), ("eos", False)):
             index, added = told(f"ggml.{end}_token_id"), told(f"ggml.add_{end}_token", default)
