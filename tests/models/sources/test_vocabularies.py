@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.files import locate
 from pytest_ane.models.sources.tokenizer import SourceTokenizer, gguf_tokenizer
 from tests.models.families.bert.gguf_files import phantom
@@ -116,6 +118,26 @@ def test_bos_where_the_file_does_not_tell(pre: str, told: bool | None, begins: b
     tokenizer = build(ggml__pre=pre, ggml__bos_token_id=0, ggml__add_bos_token=told)
     assert tokenizer.encode("hello") == [*([0] if begins else []), *ids("hello")]
     assert TOKENS[0] == "<|end|>"
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+def test_the_default_model_has_the_ids_of_transformers_whole_load(smollm2: Source) -> None:
+    """But for digits besides 0 to 9, which SmolLM's published tokenizer cuts off as well."""
+    from transformers import AutoTokenizer
+
+    file = Path(smollm2.label)
+    theirs = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    for text in (
+        "The capital of France is Paris, isn't it? 3.14 of 2026",
+        "日本語のテキスト 🙂👩‍🚀 naïve café",
+        "def add(a, b):\n    return a + b\n\n\tif x != 3: pass  ",
+        "<|im_start|>user\nhi<|im_end|>",
+    ):
+        assert smollm2.tokenizer.encode(text) == theirs.encode(text)
+    digits = smollm2.tokenizer.encode("x \u0664")
+    assert smollm2.tokenizer.decode(digits[:2]) == "x "
+    assert theirs.encode("x \u0664") != digits
 
 
 SENTENCES = [
