@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.make import Cache
+from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources.base import Tokenizer
+from pytest_ane.project._own_chain import OpenChain
 from pytest_ane.project.models import KeptTokenizer
+from tests.manifest.test_chain import chain
+from tests.models.sources.checkpoints import write_tokenizer
 
 
 class Letters:
@@ -81,3 +86,23 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> Non
     (tmp_path / "tokens").write_text("a file in its place")
     kept = KeptTokenizer(tmp_path / "tokens" / "a.jsonl", Opened())
     assert kept.encode("h") == kept.encode("h") == [104]
+
+
+def test_a_chain_s_tokens_are_those_of_all_its_tokenizer_s_files(tmp_path: Path) -> None:
+    (tmp_path / "shards.toml").write_text(chain('tokenizer = "tokenizer.json"'))
+    (model,) = load(tmp_path / "shards.toml").models
+
+    def opened() -> Tokenizer:
+        return OpenChain(model, Cache(tmp_path / "cache")).tokenizer
+
+    write_tokenizer(tmp_path, "ab")
+    assert opened().encode("b") == [0, 3]
+    write_tokenizer(tmp_path, "ba")
+    assert opened().encode("b") == [0, 2]
+    with pytest.raises(SourceError, match="no chat template"):
+        opened().chat("b")
+    write_tokenizer(tmp_path, "ba", chat_template="a {{ messages[0].content }}")
+    assert opened().chat("b") == [3, 2]
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(SourceError, match=r"tokenizer\.json: no such file; add the tokenizer, or"):
+        opened().chat("b")
