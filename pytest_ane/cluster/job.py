@@ -20,7 +20,7 @@ from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project
 from pytest_ane.records.record import source_digest
 
-LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "gguf")
+LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "transformers", "gguf")
 """What decides bytes and numbers, besides pytest-ane and Python."""
 
 

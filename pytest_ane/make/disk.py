@@ -172,6 +172,7 @@ _FORMS = {
     "digests": re.compile(r"files\.(?:jsonl|[0-9]+)|[0-9a-f]{64}\.lock"),
     "locks": re.compile(rf"(?:{ENTRY}|{RUN}|{USER}|slot-[0-9]+)\.lock"),
     "recommend": re.compile(rf"{MODEL}\.jsonl"),
+    "tokens": re.compile(rf"{KEY}\.jsonl"),
     "tmp": re.compile(rf"{ENTRY}(?:\.removed-[0-9]+)?|{RUN}|\.write-[0-9]+"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +29,7 @@ from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, error_line, import_code
 from pytest_ane.models.sources.base import Tokenizer
-from pytest_ane.models.sources.files import digests
+from pytest_ane.models.sources.files import COMPANIONS, digests
 from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
@@ -41,7 +42,7 @@ from pytest_ane.probes.recording import (
     save,
 )
 from pytest_ane.project._package_chain import PackageLayout, ShardSequence, stream_widths
-from pytest_ane.project.models import OpenModel
+from pytest_ane.project.models import SPELLERS, OpenModel
 
 # What the user's own chain is held against: a function, golden logits, outputs that they tell.
 
@@ -274,7 +275,7 @@ class PackageChain:
             "chain": [entry.model_dump(mode="json") for entry in model.chain],
             "inputs": {name: asked for name, asked in inputs.items() if asked},
             "embedding": None if embedding is None else table,
-            "tokenizer": _digest(model.tokenizer),
+            "tokenizer": _spelled_by(model.tokenizer),
             "packages": {
                 name: tree_digest(path)
                 for name, path in packages.items()
@@ -368,6 +369,13 @@ class OpenChain(OpenModel):
                 f'{self.model.name}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
                 "prompts as ids."
             )
+        return super().tokenizer
+
+    def _spelled_by(self) -> Any:
+        return _spelled_by(self.model.tokenizer)
+
+    def _open_tokenizer(self) -> Tokenizer:
+        assert self.model.tokenizer is not None
         return read_tokenizer(self.model.tokenizer)
 
     @cached_property
@@ -476,6 +484,14 @@ class OpenChain(OpenModel):
             return run
 
         return cast("LanguageModel", SimpleNamespace(embed=packages.embed, reference=reference))
+
+
+def _spelled_by(tokenizer: Path | None) -> list[str]:
+    """Of a `tokenizer.json` the digests of what is read with it, and versions of what reads it."""
+    if tokenizer is None:
+        return []
+    files = (tokenizer, *(tokenizer.with_name(name) for name in COMPANIONS))
+    return [*map(_digest, files), *map(version, SPELLERS)]
 
 
 def _digest(path: Path | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +17,7 @@ from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import ManifestError, SourceError, UnprovenError
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import (
@@ -30,6 +33,7 @@ from pytest_ane.models.families import (
 from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming, renaming
 from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
 from pytest_ane.models.sources import identify, open_source
+from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.probes.package import builder_cases, record_builder
@@ -44,7 +48,9 @@ from pytest_ane.probes.recording import (
     record_probes,
 )
 
-_READERS = ("gguf", "numpy", "tokenizers", "torch", "transformers")
+SPELLERS = ("tokenizers", "transformers")
+"""Packages that turn text into token ids."""
+_READERS = ("gguf", "numpy", *SPELLERS, "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""
 
 
@@ -59,6 +65,47 @@ def open_language_model(model: Model) -> LanguageModel:
     assert model.source is not None
     family = get_family(model.family)
     return family.open_model(open_source(model.source, family.spread), cut_of(model))
+
+
+class KeptTokenizer:
+    """A tokenizer and what it answered, in a file of lines `[method, argument, answer]`.
+
+    A warm run asks what an earlier one did, so it imports no transformers. Each line is appended
+    in one write, so that processes need no lock; a damaged one is skipped, and a file that cannot
+    be written costs time, not the run.
+    """
+
+    def __init__(self, file: Path, opened: Callable[[], Tokenizer]) -> None:
+        self._file, self._opened = file, cache(opened)
+        self._known: dict[str, Any] = {}
+        with suppress(OSError):
+            for line in file.read_bytes().splitlines():
+                with suppress(ValueError, TypeError, RecursionError):
+                    method, argument, answer = json.loads(line)
+                    if isinstance(answer, str if method == "decode" else list):
+                        self._known[json.dumps([method, argument])] = answer
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        return list(self._answer("encode", text))
+
+    def chat(self, text: str) -> list[int]:
+        """Token ids of one user message in the chat template."""
+        return list(self._answer("chat", text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return str(self._answer("decode", list(map(int, ids))))
+
+    def _answer(self, method: str, argument: Any) -> Any:
+        if (key := json.dumps([method, argument])) not in self._known:
+            answer = self._known[key] = getattr(self._opened(), method)(argument)
+            with suppress(OSError):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                with self._file.open("ab", buffering=0) as file:
+                    # The break comes first: the line before may have been cut short.
+                    file.write(f"\n{json.dumps([method, argument, answer])}".encode())
+        return self._known[key]
 
 
 class OpenModel:
@@ -98,17 +145,26 @@ class OpenModel:
         return open_language_model(self.model)
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """The source's own tokenizer."""
-        return self.language_model.source.tokenizer
+    def tokenizer(self) -> Tokenizer:
+        """The source's own tokenizer, which is opened for what it was not asked before."""
+        key = key_digest([self._spelled_by(), *map(version, SPELLERS)])
+        file = self.cache.root / "tokens" / f"{key}.jsonl"
+        return KeptTokenizer(file, self._open_tokenizer)
+
+    def _spelled_by(self) -> Any:
+        """What the tokenizer depends on."""
+        return self.identity["source"]
+
+    def _open_tokenizer(self) -> Tokenizer:
+        tokenizer: Tokenizer = self.language_model.source.tokenizer
+        return tokenizer
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; the ids themselves where no tokenizer came with the weights."""
         try:
-            text: str = self.tokenizer.decode(ids)
+            return self.tokenizer.decode(ids)
         except SourceError:
             return " ".join(map(str, ids))
-        return text
 
     @cached_property
     def prompts(self) -> list[TokenPrompt]:
@@ -281,7 +337,7 @@ class OpenModel:
         elif prompt.chat is not None:
             ids = self.tokenizer.chat(prompt.chat)
         else:
-            ids = self.tokenizer.encode(prompt.text)
+            ids = self.tokenizer.encode(prompt.text or "")
         subject = f"Golden prompt {prompt.name!r} of {self.model.name}"
         if not ids:
             raise SourceError(f"{subject} gives no tokens; give another text, or ids.")

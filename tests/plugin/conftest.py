@@ -38,6 +38,8 @@ def _loaded() -> None:
     import_coremltools()
     import_module("vl_convert")
     import_module("fsspec")
+    import_module("transformers.integrations.gguf.gguf_tokenizer_mapping")
+    import_module("transformers.models.auto.tokenization_auto")
     cpu_target.target_context.refresh()
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):

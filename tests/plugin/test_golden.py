@@ -93,7 +93,10 @@ def test_a_prompt_longer_than_the_shards_take(project: Project, kind: str) -> No
     ("form", "sentence"),
     [
         ("ids = [3, 64, 5]", "'alien' of mini has token 64, and *; give ids below that."),
-        ('text = "abc"', "'alien' of mini has token 66, and *; the tokenizer is not this model's*"),
+        (
+            'text = "alien"',
+            "'alien' of mini has token 66, and *; the tokenizer is not this model's*",
+        ),
     ],
 )
 def test_tokens_beyond_the_vocabulary(

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
-HEAVY = ["coremltools", "torch", "numpy", "pydantic", "gguf", "tokenizers", "safetensors"]
+from tests.plugin.conftest import Project
+from tests.plugin.test_golden import prompted
+
+HEAVY = ["coremltools", "torch", "numpy", "pydantic", "gguf", "tokenizers"]
+HEAVY += ["safetensors", "transformers"]
 CONFTEST = f"""
 import json, sys
 def pytest_unconfigure():
@@ -35,6 +39,21 @@ def test_importing_the_package_costs_nothing(pytester: pytest.Pytester) -> None:
     code = "import sys, pytest_ane; print(*sorted(m for m in sys.modules if 'pytest' in m))"
     result = pytester.runpython_c(code)
     assert result.outlines == ["pytest_ane"]
+
+
+@pytest.mark.slow
+def test_a_warm_run_imports_no_transformers(project: Project) -> None:
+    """Its prompts are texts, and the report spells what the shards said to them."""
+    prompted(project, "words", 'text = "fedcba cab"', greedy=3).pytester.makeconftest(CONFTEST)
+    loaded = []
+    for _ in range(2):
+        result = project.pytester.runpytest_subprocess(
+            *ALONE, "--ane-shards=all", "-m", "gate", f"--ane-cache={project.path / 'cache'}"
+        )
+        result.assert_outcomes(passed=13)
+        loaded.append(json.loads((project.path / "loaded.json").read_text()))
+    for name in ("tokenizers", "transformers"):
+        assert [name in run for run in loaded] == [True, False]
 
 
 @pytest.mark.drawn

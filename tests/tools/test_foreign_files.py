@@ -25,9 +25,10 @@ from tests.records.makers import record
 KEY, RUN, MINE = "a" * 64, f"run-{'0' * 32}", "b" * 64
 
 NAMES = [
-    *KINDS, "tmp", "locks", "digests", "recommend", "evidence", "m", "CACHEDIR.TAG", "thesis",
-    "release-1.0", "package.json", "Manifest.json", "shards.toml", "L00.placement.json",
-    "L00.placement.json.dsse.json", "L00.placement.json.sigstore.json", "behaviour.json", "web",
+    *KINDS, "tmp", "locks", "digests", "recommend", "tokens", "evidence", "m", "CACHEDIR.TAG",
+    "thesis", "release-1.0", "package.json", "Manifest.json", "shards.toml",
+    "L00.placement.json", "L00.placement.json.dsse.json", "L00.placement.json.sigstore.json",
+    "behaviour.json", "web",
     KEY, KEY[1:], f"{KEY}a", KEY.upper(), f"{KEY}-1", f"{KEY}-x", f"{KEY}.old", f"{KEY}\n",
     f"artifacts-{KEY}", f"artifacts-{KEY[1:]}", f"artifacts-{KEY}.removed", f"weights-{KEY}",
     RUN, RUN[:-1], f"{RUN}.lock.bak", "run-1.lock", "use-1.lock", "slot.lock", ".write-",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources.base import Tokenizer, check_rows, misshapen, not_finite
-from pytest_ane.models.sources.tokenizer import SourceTokenizer
+from pytest_ane.models.sources.tokenizer import gguf_tokenizer
 
 _MAGIC = b"GGUF"
 _ARRAY = int(gguf.GGUFValueType.ARRAY)
@@ -76,7 +76,7 @@ class GGUFSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return SourceTokenizer.from_metadata(self.value, str(self._path))
+        return gguf_tokenizer(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:
         if name not in self._tensors:

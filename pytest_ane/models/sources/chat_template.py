@@ -1,8 +1,8 @@
-"""Chat templates, which come with the weights: rendered in a process of their own, within limits.
+"""Chat templates, which come with the weights: rendered by transformers in a process within limits.
 
 jinja's sandbox keeps a template from the machine, and bounds one `range`; loops within loops,
 powers and padding would still take the processor or the memory for ever. This file is also the
-program of that process, which imports jinja2 and the standard library alone.
+program of that process.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import NoReturn
 
-SECONDS = 10
-"""Time that a template may take; real ones take milliseconds."""
+SECONDS = 30
+"""Time that a template may take; real ones take milliseconds, after transformers' 2 s of import."""
 CHARACTERS = 1_000_000
 """Characters that a template may write."""
 TODAY = datetime(2024, 7, 26)
@@ -35,14 +34,12 @@ def render(template: str, text: str, specials: Mapping[str, str]) -> str:
     `specials` are `bos_token` and others by the names that templates call them; `TemplateError`
     where a template is wrong, fails, or takes too much time, memory or text.
     """
-    values = {
-        "messages": [{"role": "user", "content": text}],
-        "add_generation_prompt": True,
-        "tools": None,
-        "documents": None,
-        **specials,
+    request = {
+        "template": template,
+        "text": text,
+        "specials": dict(specials),
+        "path": [p for p in sys.path if p],
     }
-    request = {"template": template, "values": values, "path": [p for p in sys.path if p]}
     try:
         done = subprocess.run(
             [sys.executable, "-I", __file__],
@@ -60,54 +57,39 @@ def render(template: str, text: str, specials: Mapping[str, str]) -> str:
     return str(answer["text"])
 
 
-def _refuse(message: str) -> NoReturn:
-    raise ValueError(message)
+def answer_of(template: str, text: str, specials: Mapping[str, str]) -> dict[str, str]:
+    """What the process answers, without its limits of time and memory: `text`, or an `error`."""
+    from transformers.utils import chat_template_utils as library
 
-
-def _rendered(template: str, values: Mapping[str, object]) -> str:
-    from jinja2 import nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` around what an assistant says, which training alone looks at."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
-    sandbox.globals |= {"raise_exception": _refuse, "strftime_now": TODAY.strftime}
-    parts, size = [], 0
-    for part in sandbox.from_string(template).generate(**values):
-        parts.append(part)
-        size += len(part)
-        if size > CHARACTERS:
-            raise ValueError(f"it writes more than {CHARACTERS:,} characters")
-    return "".join(parts)
+    try:
+        # The compiled template is kept, and with it what it knows.
+        library._compile_jinja_template(template).globals["strftime_now"] = TODAY.strftime
+        (written,), _ = library.render_jinja_template(
+            [[{"role": "user", "content": text}]],
+            chat_template=template,
+            add_generation_prompt=True,
+            **specials,
+        )
+    except MemoryError:
+        return {"error": f"it takes more than {_MEMORY:,} bytes of memory"}
+    # A template may raise whatever an expression in it does, not jinja's errors alone.
+    except Exception as error:
+        return {"error": str(error)[:500] or type(error).__name__}
+    if len(written) > CHARACTERS:
+        return {"error": f"it writes more than {CHARACTERS:,} characters"}
+    return {"text": written}
 
 
 def _main() -> None:
     request = json.load(sys.stdin)
-    sys.path[:] = request["path"]
+    sys.path[:] = request.pop("path")
+    import transformers.utils.chat_template_utils  # noqa: F401  The limit is the template's.
+
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    try:
-        answer = {"text": _rendered(request["template"], request["values"])}
-    except MemoryError:
-        answer = {"error": f"it takes more than {_MEMORY:,} bytes of memory"}
-    # A template may raise whatever an expression in it does, not jinja's errors alone.
-    except Exception as error:
-        answer = {"error": str(error)[:500] or type(error).__name__}
-    print(json.dumps(answer))
+    print(json.dumps(answer_of(**request)))
 
 
 if __name__ == "__main__":

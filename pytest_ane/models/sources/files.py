@@ -24,7 +24,8 @@ from pytest_ane.mlprogram.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+              "special_tokens_map.json", "added_tokens.json")  # fmt: skip
 """Files that say what the weights mean, in the checkpoint's folder."""
 MODULES = "modules.json"
 """What sentence-transformers does with hidden states, in the checkpoint's folder."""

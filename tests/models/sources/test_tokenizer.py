@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import Source, chat_template
-from pytest_ane.models.sources.chat_template import CHARACTERS, render
-from pytest_ane.models.sources.tokenizer import SourceTokenizer, read_tokenizer
+from pytest_ane.models.sources.chat_template import CHARACTERS, answer_of, render
+from pytest_ane.models.sources.tokenizer import SourceTokenizer, gguf_tokenizer, read_tokenizer
 from tests.models.sources.checkpoints import write_tokenizer
 
 BYTES = sorted(ByteLevel.alphabet())
@@ -44,7 +45,7 @@ def build(**changes: Any) -> SourceTokenizer:
     metadata = METADATA | {
         f"tokenizer.{name.replace('__', '.')}": value for name, value in changes.items()
     }
-    return SourceTokenizer.from_metadata(lookup(metadata), "small.gguf")
+    return gguf_tokenizer(lookup(metadata), "small.gguf")
 
 
 def lookup(metadata: dict[str, Any]) -> Callable[[str], Any]:
@@ -54,6 +55,16 @@ def lookup(metadata: dict[str, Any]) -> Callable[[str], Any]:
         return metadata[key]
 
     return value
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates are rendered without a process for each, which takes 2 s to import transformers."""
+
+    def here(template: str, text: str, specials: Mapping[str, str]) -> str:
+        return answer_of(template, text, specials)["text"]
+
+    monkeypatch.setattr("pytest_ane.models.sources.tokenizer.render", here)
 
 
 def ids(*tokens: str) -> list[int]:
@@ -86,9 +97,12 @@ def test_gpt2_does_not_split_digits() -> None:
     assert build(ggml__pre="gpt-2").encode("12") == ids("12")
 
 
+BUILT = build()
+
+
 @given(st.text())
 def test_any_text_comes_back(text: str) -> None:
-    tokenizer = build()
+    tokenizer = BUILT
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -100,41 +114,53 @@ def test_a_text_of_which_the_vocabulary_lacks_a_part_is_no_other_text() -> None:
         lacking.encode("hello€")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_chat_is_rendered_without_the_template_s_own_line_breaks() -> None:
     tokenizer = build()
     assert tokenizer.decode(tokenizer.chat("hello")) == "<user>hello<|end|>!"
 
 
-def rendered_by_transformers(template: str, text: str) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    messages = [{"role": "user", "content": text}]
-    answer: Any = render_jinja_template(
-        conversations=[messages], chat_template=template, add_generation_prompt=True
-    )
-    return str(answer[0][0])
-
-
 @pytest.mark.parametrize(
     "template",
     [
+        TEMPLATE,
         "{% if tools is none %}plain{% endif %}{% if documents is not none %}odd{% endif %}",
         "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
-        "{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}",
         "{% for m in messages %}{{ m.role }}{% break %}{% endfor %}",
+        "{{ bos_token }}{{ messages | tojson }}{{ missing }}",
     ],
 )
 def test_a_template_is_rendered_as_by_transformers(template: str) -> None:
-    assert render(template, "Hi", {}) == rendered_by_transformers(template, "Hi")
+    from transformers import PreTrainedTokenizerFast
+
+    model = Tokenizer(models.WordLevel({"<s>": 0}))
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=model, bos_token="<s>", chat_template=template
+    )
+    expected = theirs.apply_chat_template(
+        [{"role": "user", "content": "<Hi>"}], tokenize=False, add_generation_prompt=True
+    )
+    assert answer_of(template, "<Hi>", {"bos_token": "<s>"}) == {"text": expected}
+
+
+def test_a_template_gets_no_more_of_the_process_than_its_values() -> None:
+    assert render("{{ bos_token }}{{ messages }}{{ path }}", "é", {"bos_token": "<s>"}) == (
+        "<s>[{'role': 'user', 'content': 'é'}]"
+    )
 
 
 def test_a_template_that_asks_for_the_day_gets_the_same_one_ever() -> None:
     """SmolLM3's and Granite's do, and prompts must not change overnight."""
-    assert render('{{ strftime_now("%d %B %Y") }}', "Hi", {}) == "26 July 2024"
+    told = answer_of('{{ strftime_now("%d %B %Y") }}', "Hi", {})
+    assert told == {"text": "26 July 2024"}
 
 
+@pytest.mark.usefixtures("in_process")
 def test_special_tokens_in_a_user_s_text_count_as_such() -> None:
-    assert build().chat("<|end|>") == ids("<user>", "<|end|>", "<|end|>", "!")
+    """And the template writes those before it itself."""
+    assert build(ggml__add_bos_token=True, ggml__bos_token_id=0).chat("<|end|>") == ids(
+        "<user>", "<|end|>", "<|end|>", "!"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +170,7 @@ def test_special_tokens_in_a_user_s_text_count_as_such() -> None:
         ({"ggml__model": "t5"}, "small.gguf: tokenizer 't5' with pre-tokenizer 'smollm'"),
         ({"ggml__merges": ["he"]}, "is damaged (the merge 'he' is not a pair)"),
         ({"ggml__merges": ["h nowhere"]}, "Token `nowhere` out of vocabulary"),
-        ({"ggml__token_type": [1]}, "is damaged (zip() argument 2 is shorter"),
+        ({"ggml__token_type": [1]}, "is damaged (its lists of tokens are of different lengths)"),
         ({"ggml__tokens": None}, "small.gguf: no metadata key 'tokenizer.ggml.tokens'."),
     ],
 )
@@ -162,14 +188,19 @@ def test_an_unknown_or_damaged_tokenizer_is_one_sentence(
         ("{% if %}", "Expected an expression, got 'end of statement block'"),
         ("{{ 1 / 0 }}", "division by zero"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% for i in range(10**12) %}x{% endfor %}", "Range too big"),
         ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe."),
         ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object"),
     ],
 )
-def test_a_template_that_fails_is_one_sentence_and_runs_nothing(template: str, why: str) -> None:
-    with pytest.raises(SourceError) as error:
-        build(chat_template=template).chat("hello")
-    assert f"small.gguf: its chat template fails ({why}" in str(error.value)
+def test_a_template_that_fails_says_why_and_runs_nothing(template: str, why: str) -> None:
+    assert answer_of(template, "hello", {})["error"].startswith(why)
+
+
+def test_a_template_that_fails_is_one_sentence() -> None:
+    says = r"^small\.gguf: its chat template fails \(division by zero\); give the prompt as text or"
+    with pytest.raises(SourceError, match=says):
+        build(chat_template="{{ 1 / 0 }}").chat("hello")
 
 
 def test_the_default_model_s_ids(smollm2: Source) -> None:
@@ -226,11 +257,12 @@ def test_nothing_is_padded_or_cut_off(tmp_path: Path) -> None:
     assert read_tokenizer(tmp_path).encode("hello user") == [0, 2, 3]
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     "settings",
     [
         {"chat_template": BOS_TEMPLATE, "bos_token": "<s>"},
-        {"chat_template": BOS_TEMPLATE, "bos_token": {"content": "<s>", "lstrip": False}},
+        {"chat_template": BOS_TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}},
         {
             "chat_template": [
                 {"name": "tools", "template": "x"},
@@ -246,6 +278,7 @@ def test_a_chat_has_the_template_s_bos_alone(tmp_path: Path, settings: dict[str,
     assert read_tokenizer(tmp_path).chat("hello") == [0, 3, 4, 2, 5]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_template_of_its_own_file_wins(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, WORDS, chat_template="user", bos_token="<s>")
     (tmp_path / "chat_template.jinja").write_text(BOS_TEMPLATE)
@@ -253,7 +286,7 @@ def test_a_template_of_its_own_file_wins(tmp_path: Path) -> None:
 
 
 def test_no_template(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, WORDS, chat_template=[{"name": "tools"}, 3])
+    write_tokenizer(tmp_path, WORDS, chat_template=[{"name": "tools", "template": "x"}])
     for tokenizer in (read_tokenizer(tmp_path), build(chat_template=None)):
         with pytest.raises(SourceError, match=": no chat template; give the prompt as text or ids"):
             tokenizer.chat("hello")
@@ -271,22 +304,34 @@ def test_a_damaged_tokenizer(tmp_path: Path, text: str) -> None:
     assert "\n" not in said
 
 
-def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chat_template.jinja", b"\xff\xfe"),
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b'{"chat_template": [3]}'),
+        (
+            "tokenizer_config.json",
+            b'{"tokenizer_class": "Y", "auto_map": {"AutoTokenizer": ["x.Y"]}}',
+        ),
+        ("config.json", b"[]"),
+    ],
+)
+def test_damaged_files_beside_it(tmp_path: Path, name: str, content: bytes) -> None:
+    """Code of the checkpoint's own does not run."""
     write_tokenizer(tmp_path, WORDS)
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(SourceError, match=r"chat_template\.jinja: cannot be read \("):
+    (tmp_path / "x.py").write_text("raise SystemExit('it ran')")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError) as error:
         read_tokenizer(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'tokenizer.json'}: the tokenizer is damaged")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("{% for i in range(10**12) %}x{% endfor %}", "Range too big"),
         (f"{{{{ 'x' * {CHARACTERS + 1} }}}}", "it writes more than 1,000,000 characters"),
-        (
-            "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}",
-            "it writes more than 1,000,000 characters",
-        ),
         ("{{ 'x' * 10 ** 11 }}", "it takes more than 1,073,741,824 bytes of memory"),
     ],
 )
@@ -306,8 +351,8 @@ def test_a_template_that_takes_too_much_is_stopped(template: str, why: str) -> N
 def test_a_template_that_never_ends_is_stopped(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_template, "SECONDS", 1)
-    with pytest.raises(SourceError, match=r"chat template fails \(it runs for more than 1 s\)"):
+    monkeypatch.setattr(chat_template, "SECONDS", 5)
+    with pytest.raises(SourceError, match=r"chat template fails \(it runs for more than 5 s\)"):
         build(chat_template=template).chat("hello")
 
 
@@ -339,3 +384,25 @@ def test_a_tokenizer_that_panics_is_one_sentence(tmp_path: Path, changes: dict[s
 def test_ids_that_no_vocabulary_has() -> None:
     with pytest.raises(SourceError, match=r"^small\.gguf: its tokenizer fails \("):
         build().decode([2**70])
+
+
+def test_nothing_is_fetched_nor_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library asks the hub about some large vocabularies, and warns of much."""
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("it asks the network"))
+    write_tokenizer(tmp_path, [*WORDS, *(f"w{i}" for i in range(100_001))], model_max_length=2)
+    (tmp_path / "config.json").write_text('{"model_type": "nonesuch"}')
+    assert read_tokenizer(tmp_path).encode("hello user hello") == [0, 2, 3, 2]
+    assert read_tokenizer(tmp_path / "tokenizer.json").encode("hello") == [0, 2]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_file_of_another_name_is_read_by_itself(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, WORDS, chat_template=BOS_TEMPLATE, bos_token="<s>")
+    (tmp_path / "tokenizer.json").rename(tmp_path / "mine.json")
+    write_tokenizer(tmp_path, WORDS[::-1], chat_template=BOS_TEMPLATE, bos_token="<s>")
+    tokenizer = read_tokenizer(tmp_path / "mine.json")
+    assert tokenizer.encode("hello user") == [0, 2, 3]
+    assert tokenizer.chat("hello") == [0, 3, 4, 2, 5]

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as pb
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.files import locate
-from pytest_ane.models.sources.tokenizer import KINDS, SourceTokenizer, byte_level_bpe
+from pytest_ane.models.sources.tokenizer import SourceTokenizer, gguf_tokenizer
 from tests.models.families.bert.gguf_files import phantom
 from tests.models.sources.test_tokenizer import BYTES, TOKENS, build, ids, lookup
 
@@ -27,39 +29,43 @@ TEXTS = st.text(
 )
 
 
-def splits(tokenizer: Tokenizer, text: str) -> list[str]:
+@lru_cache
+def of_kind(pre: str, *more: str, **changes: Any) -> SourceTokenizer:
+    """Bytes, and more tokens, with no merges unless told."""
+    tokens = (*BYTES, *more)
+    values: dict[str, Any] = {"tokens": tokens, "token_type": (1,) * len(tokens), "merges": ()}
+    values |= {"pre": pre, "add_bos_token": False, **changes}
+    return build(**{f"ggml__{key}": value for key, value in values.items()})
+
+
+def splits(tokenizer: SourceTokenizer, text: str) -> list[str]:
     """Words, as slices of the text."""
-    assert tokenizer.pre_tokenizer is not None
-    return [text[a:b] for _, (a, b) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    split = tokenizer._tokenizer.backend_tokenizer.pre_tokenizer
+    return [text[a:b] for _, (a, b) in split.pre_tokenize_str(text)]
 
 
-def of_kind(name: str) -> Tokenizer:
-    return byte_level_bpe(BYTES, [], [1] * len(BYTES), KINDS[name])
-
-
+KINDS = sorted({*GGUF_PRE_TOKENIZER_SPLITS, "default", "gpt-2", "refact", "smollm", "starcoder"})
+WHOLE = {
+    "falcon-h1", "falcon3", "jina-v5-nano", "lfm2", "llama-bpe", "llama-v3", "llama3", "midm-2.0",
+    "pixtral", "tekken",
+}  # fmt: skip
 TEXT = "I'Ll seeHTTPServer: 12345 x²\n\n  ok!/\n"
 
 
-def test_words_of_the_kind_that_nobody_else_has() -> None:
-    assert splits(of_kind("default"), TEXT) == [
-        "I", "'", "Ll", " seeHTTPServer", ":", " ", "123", "45", " x", "²", "\n\n ", " ok", "!/",
-        "\n",
-    ]  # fmt: skip
-
-
-SHARED = sorted(KINDS.keys() & GGUF_PRE_TOKENIZER_SPLITS.keys())
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@given(text=TEXTS)
-@example(text=TEXT)
-def test_words_are_those_of_transformers(text: str) -> None:
-    assert len(SHARED) == 9
-    for name in SHARED:
-        theirs = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[name]), "isolated")
-        expected = [text[a:b] for _, (a, b) in theirs.pre_tokenize_str(text)]
-        assert splits(of_kind(name), text) == expected
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        ("llama-bpe", ["I", "'Ll", " seeHTTPServer", ":", " ", "123", "45", " x", "²"]),
+        ("qwen2", ["I", "'Ll", " seeHTTPServer", ":", " ", *"12345", " x", "²"]),
+        ("gpt-4o", ["I'Ll", " see", "HTTPServer", ":", " ", "123", "45", " x", "²"]),
+        ("tekken", ["I", "'Ll", " see", "HTTPServer", ":", " ", *"12345", " x", "²"]),
+        ("gpt-2", ["I", "'", "Ll", " seeHTTPServer", ":", " 12345", " x", "²"]),
+        ("smollm", ["I", "'", "Ll", " seeHTTPServer", ":", " ", *"12345", " x", "²"]),
+    ],
+)
+def test_words(pre: str, words: list[str]) -> None:
+    text = TEXT.partition("\n")[0]
+    assert splits(of_kind(pre), text) == words
 
 
 @given(text=TEXTS)
@@ -77,16 +83,24 @@ def test_words_are_those_of_the_published_tokenizers(text: str) -> None:
 def test_any_text_comes_back_from_every_kind(text: str) -> None:
     for name in KINDS:
         tokenizer = of_kind(name)
-        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_a_word_that_is_a_token_is_that_token_in_some_kinds() -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_a_word_that_is_a_token_is_that_token_in_some_kinds(name: str) -> None:
     """No merges lead to it: `ell` is a token, and `e` and `ll` never merge."""
-    tokens = [*BYTES, "ll", "ell"]
-    for name in KINDS:
-        tokenizer = byte_level_bpe(tokens, ["l l"], [1] * len(tokens), KINDS[name])
-        whole = name.startswith(("llama", "tekken"))
-        assert tokenizer.encode("ell").tokens == (["ell"] if whole else ["e", "ll"])
+    tokenizer = of_kind(name, "ll", "ell", merges=("l l",))
+    ids = {"e": BYTES.index("e"), "ll": len(BYTES), "ell": len(BYTES) + 1}
+    assert tokenizer.encode("ell") == [ids[t] for t in (["ell"] if name in WHOLE else ["e", "ll"])]
+
+
+def test_special_tokens_are_whole_whatever_they_are_written_in() -> None:
+    """DeepSeek's have signs of their own, which transformers' converter would cut into bytes."""
+    end, spaces, count = "<\uff5cend\u2581of\uff5c>", "    ", len(BYTES)
+    kinds = (*(1,) * count, 3, 4)
+    tokenizer = of_kind("deepseek-r1-qwen", end, spaces, token_type=kinds)
+    assert tokenizer.encode(f"h{end}{spaces}") == [BYTES.index("h"), count, count + 1]
+    assert tokenizer.encode("<|endoftext|>") == [BYTES.index(c) for c in "<|endoftext|>"]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +117,27 @@ def test_a_word_that_is_a_token_is_that_token_in_some_kinds() -> None:
 def test_bos_where_the_file_does_not_tell(pre: str, told: bool | None, begins: bool) -> None:
     tokenizer = build(ggml__pre=pre, ggml__bos_token_id=0, ggml__add_bos_token=told)
     assert tokenizer.encode("hello") == [*([0] if begins else []), *ids("hello")]
-    # Templates write the tokens themselves.
-    assert tokenizer.chat("h") == ids("<user>", "h", "<|end|>", "!")
     assert TOKENS[0] == "<|end|>"
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+def test_the_default_model_has_the_ids_of_transformers_whole_load(smollm2: Source) -> None:
+    """But for digits besides 0 to 9, which SmolLM's published tokenizer cuts off as well."""
+    from transformers import AutoTokenizer
+
+    file = Path(smollm2.label)
+    theirs = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    for text in (
+        "The capital of France is Paris, isn't it? 3.14 of 2026",
+        "日本語のテキスト 🙂👩‍🚀 naïve café",
+        "def add(a, b):\n    return a + b\n\n\tif x != 3: pass  ",
+        "<|im_start|>user\nhi<|im_end|>",
+    ):
+        assert smollm2.tokenizer.encode(text) == theirs.encode(text)
+    digits = smollm2.tokenizer.encode("x \u0664")
+    assert smollm2.tokenizer.decode(digits[:2]) == "x "
+    assert theirs.encode("x \u0664") != digits
 
 
 SENTENCES = [
@@ -156,7 +188,7 @@ def pieces_metadata(model: bytes, space_prefix: bool) -> dict[str, Any]:
 
 def build_pieces(values: Mapping[str, Any], **changes: Any) -> SourceTokenizer:
     own = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
-    return SourceTokenizer.from_metadata(lookup({**values, **own}), "small.gguf")
+    return gguf_tokenizer(lookup({**values, **own}), "small.gguf")
 
 
 MODELS = {prefix: train(prefix) for prefix in (False, True)}
@@ -225,20 +257,11 @@ def test_an_end_that_has_no_number_is_refused() -> None:
 def test_templates_know_the_ends() -> None:
     values = pieces_metadata(MODELS[False], False)
     template = "{{ bos_token }}<turn>{{ messages[0].content }}{{ eos_token }}"
-    ours = SourceTokenizer.from_metadata(
-        lookup({**values, "tokenizer.chat_template": template}), "small.gguf"
-    )
+    ours = gguf_tokenizer(lookup({**values, "tokenizer.chat_template": template}), "small.gguf")
     begin, turn, *text, end = ours.chat("the cat")
     assert (begin, end) == (1, 2)
     assert [begin, *text] == ours.encode("the cat")
     assert turn == ours.encode("<turn>")[1]
-
-
-def test_a_vocabulary_without_bytes_is_refused() -> None:
-    values = pieces_metadata(MODELS[False], False)
-    types = [1 if kind == 6 else kind for kind in values["tokenizer.ggml.token_type"]]
-    with pytest.raises(SourceError, match="it has 0 tokens of single bytes, not 256"):
-        build_pieces(values, token_type=types)
 
 
 @pytest.mark.parametrize("scores", [[], [0.0], "no numbers"])
@@ -269,7 +292,7 @@ def metadata(tokens: list[str], **changes: Any) -> dict[str, Any]:
 
 def build_words(*words: str, **changes: Any) -> SourceTokenizer:
     tokens = [*SPECIAL, *(words or WORDS)]
-    return SourceTokenizer.from_metadata(lookup(metadata(tokens, **changes)), "small.gguf")
+    return gguf_tokenizer(lookup(metadata(tokens, **changes)), "small.gguf")
 
 
 def tokens(text: str, *words: str, **changes: Any) -> list[str]:
@@ -341,8 +364,8 @@ def test_a_token_of_the_user_s_own_is_not_split() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"token_type": [1]}, "zip() argument 2 is shorter than argument 1"),
-        ({"unknown_token_id": 99}, "list index out of range"),
+        ({"token_type": [1]}, "its lists of tokens are of different lengths"),
+        ({"unknown_token_id": 99}, "it has 16 tokens, and puts 2 and 3 around a text, 99 for what"),
         ({"bos_token_id": 99}, "it has 16 tokens, and puts 99 and 3 around a text"),
         ({"bos_token_id": -1}, "it has 16 tokens, and puts -1 and 3 around a text"),
         ({"seperator_token_id": "a"}, "not supported between instances of"),
@@ -364,7 +387,7 @@ def minilm() -> tuple[Tokenizer, SourceTokenizer]:
     right.no_truncation()
     words = json.loads(file.read_text())["model"]["vocab"]
     values = metadata(sorted(words, key=words.__getitem__))
-    return right, SourceTokenizer.from_metadata(lookup(values), "minilm.gguf")
+    return right, gguf_tokenizer(lookup(values), "minilm.gguf")
 
 
 @given(st.text())
