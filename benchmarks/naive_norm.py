@@ -32,7 +32,7 @@ layout, wiring, starts_whole, spread = (
 def open_model(source: Source, cut: Cut) -> DecoderModel:
     """The same weights and references; only what is converted differs."""
     model = LLAMA.open_model(source, cut)
-    return NaiveLlama(model.source, model.config, model.names, cut)
+    return NaiveLlama(model.source, model.config, model.names, cut, LLAMA.exact(source))
 
 
 class NaiveLlama(DecoderModel):
