@@ -46,7 +46,7 @@ def broken_from(first: int) -> Any:
 def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, where: str) -> None:
     with pytest.raises(SourceError) as error:
         record_golden(
-            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3)], [], WIRING,
+            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3, 0)], [], WIRING,
             lambda: reference_chain(broken_from(first), WIRING), str,
         )  # fmt: skip
     assert str(error.value) == (
