@@ -173,7 +173,7 @@ class Chain:
                 rows.append(row)
                 tokens.append(likeliest_token(row))
 
-        if self.goes_on and own < len(ids):
+        if self.goes_on and count and own < len(ids):
             decoder = Decoder(self, ids[:own])
             take(decoder.logits())
         else:
