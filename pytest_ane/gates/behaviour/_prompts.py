@@ -31,9 +31,8 @@ def blind_spots(behaviour: Behaviour, prompts: Sequence[Prompt]) -> Iterator[Fin
     medians = [median for prompt in behaviour.prompts if (median := _median(prompt)) is not None]
     if medians and min(medians) > EASY:
         reason = (
-            f"All golden prompts are easy: at half of the positions the reference's first token "
-            f"leads by {min(medians):.1f} logits and more, and what max-kl allows changes no "
-            f"token from about {EASY:g} on"
+            f"All golden prompts are easy: the reference leads by {min(medians):.1f} logits or "
+            "more at half of their positions, where few faults change a token"
         )
         yield Finding("warned", reason, remedy=_REMEDY)
     grams = [_grams(prompt) for prompt in prompts]
