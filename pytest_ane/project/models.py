@@ -193,12 +193,12 @@ class OpenModel:
     @property
     def answered(self) -> list[TokenPrompt]:
         """The golden prompts with the reference's answers behind them, where those are judged."""
-        if not self._answers_count:
+        if not self._has_answers:
             return self.prompts
         return [TokenPrompt(prompt.name, prompt.ids) for prompt in self.golden]
 
     @property
-    def _answers_count(self) -> bool:
+    def _has_answers(self) -> bool:
         return any(prompt.answer for prompt in self.model.prompts)
 
     def _ends(self) -> Collection[int]:
@@ -248,7 +248,7 @@ class OpenModel:
 
     @cached_property
     def _answered_states(self) -> Path:
-        if not self._answers_count:
+        if not self._has_answers:
             return self._hidden
         return self._record_hidden(lambda: self.answered, [*self.prompt_spec, "answered"])
 
