@@ -12,6 +12,7 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
+from pytest_ane.manifest.records import GOLDEN
 from pytest_ane.manifest.tables import ENCODERS, FAMILIES, VARIANTS, Common, ModelTable, ShardTable
 
 _CODE = "a module in the manifest's folder or an installed one"
@@ -48,6 +49,10 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
         if prompt.expect is not None and not prompt.greedy:
             message = "expect needs greedy text to look in; set greedy to 1 or more"
             yield at_table((*here, "prompts", index), message)
+        if prompt.answer and model.reference.endswith(GOLDEN):
+            message = "needs a reference that runs, and a file of logits answers nothing; put the "
+            message += "answer's tokens into ids"
+            yield at_value((*here, "prompts", index, "answer"), prompt.answer, message)
 
 
 def _variant(here: KeyPath, model: ModelTable) -> Iterator[Problem]:

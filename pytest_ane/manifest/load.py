@@ -67,9 +67,10 @@ def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
         yield at_key((*here, "stateful"), "'stateful' is for decoders; an encoder keeps no states")
     for index, prompt in enumerate(model.prompts):
         at = (*here, "prompts", index)
-        if prompt.greedy and "greedy" in prompt.model_fields_set:
-            message = "must be left out, or 0: an encoder continues no text"
-            yield at_value((*at, "greedy"), prompt.greedy, message)
+        for key in ("greedy", "answer"):
+            if (count := getattr(prompt, key)) and key in prompt.model_fields_set:
+                message = "must be left out, or 0: an encoder continues no text"
+                yield at_value((*at, key), count, message)
         if prompt.chat is not None:
             yield at_key((*at, "chat"), "'chat' is for decoders; give an encoder's prompt as text")
 

@@ -160,6 +160,10 @@ class Prompt(Record):
     """Token ids."""
     greedy: Annotated[int, Field(ge=0, le=256)] = 10
     """Tokens of greedy continuation to compare; an encoder has none."""
+    answer: Annotated[int, Field(ge=0, le=256)] = 0
+    """Tokens, at most, of the reference's own greedy answer that are judged behind the prompt, at
+    every position as the prompt's are; it ends where the model ends it. They count for no
+    perplexity: what the reference says itself is always likely to it."""
     expect: Annotated[str, Field(min_length=1)] | None = None
     """What the reference's own greedy text must contain, such as `"Paris"`; of an encoder, the
     sentence that it ranks first. No comparison with the reference can see that the reference itself
@@ -174,7 +178,8 @@ class Prompt(Record):
     @property
     def question(self) -> dict[str, JsonValue]:
         """What is measured with it, as JSON; `expect` only judges that."""
-        return self.model_dump(mode="json", exclude={"expect"}, exclude_none=True)
+        unasked = {"expect"} if self.answer else {"expect", "answer"}
+        return self.model_dump(mode="json", exclude=unasked, exclude_none=True)
 
 
 class OwnPort(Record):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -143,27 +143,47 @@ class Chain:
         return decoder.finished(decoder.streams())[EMBEDDING]
 
     def answer(
-        self, ids: Sequence[int], count: int, guess: Sequence[int] = (), watch: Watch | None = None
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+        own: int | None = None,
     ) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 
         A chain with states is given the text, then one new token at a time; any other the whole
         text again for every token. As no position sees a later one, such a chain is given a good
         `guess` of the tokens at once: those that it agrees with cost one run in all. `watch` sees
-        the text's own positions alone.
+        the text's own positions alone. With `own` the tokens continue the text's first `own`
+        tokens; those after them are an answer, and the first of the guess.
         """
         decoder = Decoder(self, ids)
         logits = decoder.logits(len(ids), watch)
-        rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
-        if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
-            decoder.ids = [*ids, *guess[: count - 1]]
-            for row in decoder.logits(len(guess[: count - 1])):
-                if tokens[-1] != guess[len(tokens) - 1]:
-                    break
+        own = len(ids) if own is None else own
+        draft = [*ids[own:], *guess[len(ids) - own :]][: max(count - 1, 0)]
+        rows: list[FloatArray] = []
+        tokens: list[int] = []
+
+        def take(found: Iterable[FloatArray]) -> None:
+            """Go on as long as the tokens are those of the draft, which gave the rows."""
+            for row in found:
+                if tokens and draft[len(tokens) - 1 : len(tokens)] != tokens[-1:]:
+                    return
                 rows.append(row)
                 tokens.append(likeliest_token(row))
+
+        if self.goes_on and count and own < len(ids):
+            decoder = Decoder(self, ids[:own])
+            take(decoder.logits())
+        else:
+            take(logits[own - 1 :])
+        ahead = draft[len(tokens) - 1 :]
+        if not self.goes_on and ahead[:1] == tokens[-1:]:
+            decoder.ids = [*ids[:own], *draft]
+            take(decoder.logits(len(ahead)))
         while len(tokens) < count and tokens[-1] != NO_TOKEN:
-            decoder.ids = [*ids, *tokens]
+            decoder.ids = [*ids[:own], *tokens]
             rows.append(decoder.logits()[0])
             tokens.append(likeliest_token(rows[-1]))
         leads, lost = list(map(lead, rows)), count - len(tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
-from pytest_ane.models.chain import Answer, Chain, ChainStep, Watch
+from pytest_ane.models.chain import Answer, Chain, ChainStep, Decoder, Watch, likeliest_token
 from pytest_ane.models.families import (
     LanguageModel,
     Streams,
@@ -29,7 +30,7 @@ from pytest_ane.models.families import (
 )
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
-_VERSION = 3
+_VERSION = 4
 """Raised whenever logits are kept in another way."""
 
 
@@ -39,8 +40,11 @@ class GoldenPrompt:
 
     Attributes:
         logits: float32 `[T, V]` of the reference; of an encoder the text's embedding `[1, C]`.
+        ids: the prompt, and the reference's own answer to it where it is judged too.
+        greedy: what the reference goes on with after the prompt; an answer begins alike.
         leads: the best logit minus the second, by token of the `greedy` continuation.
         sentence: whether it is one that an encoder's prompts rank, and itself no prompt.
+        answered: tokens of `ids`, the last ones, that are the answer.
     """
 
     name: str
@@ -50,22 +54,35 @@ class GoldenPrompt:
     leads: tuple[float, ...]
     text: str
     sentence: bool = False
+    answered: int = 0
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's own tokens."""
+        return self.ids[: len(self.ids) - self.answered]
+
+    @property
+    def continuation(self) -> tuple[int, ...]:
+        """What the reference says to the prompt, as far as it was asked."""
+        return max(self.ids[len(self.prompt) :], self.greedy, key=len)
 
 
 def record_golden(
     cache: Cache,
     identity: dict[str, Any],
-    prompts: Callable[[], Sequence[tuple[TokenPrompt, int]]],
+    prompts: Callable[[], Sequence[tuple[TokenPrompt, int, int]]],
     spec: Any,
     wiring: Sequence[Wire],
     reference: Callable[[], Chain],
     decode: Callable[[Sequence[int]], str],
+    ends: Callable[[], Collection[int]] = frozenset,
     name: str = "",
 ) -> list[GoldenPrompt]:
-    """Recorded references of `(prompt, greedy tokens)` pairs, made once.
+    """Recorded references of prompts, each with its greedy and its answer's tokens, made once.
 
     `spec` is what the prompts depend on besides the identity; `name` is the model's, for messages.
-    `reference` and `prompts` are called only when there is no recording yet.
+    An answer has fewer tokens where one of `ends` comes, which belongs to none. `reference`,
+    `prompts` and `ends` are called only when there is no recording yet.
     """
     key = {**identity, "recording": RECORDING_VERSION, "logits": _VERSION, "golden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
@@ -74,21 +91,41 @@ def record_golden(
         chain = reference()
         tensors: dict[str, Any] = {}
         metadata = []
-        for i, (prompt, count) in enumerate(prompts()):
+        for i, (prompt, count, most) in enumerate(prompts()):
             answer = Answer(chain.embedding(prompt.ids), (), ()) if chain.embeds else None
             logits, tokens, leads = answer or chain.answer(prompt.ids, count)
             check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
-            tensors[f"{i}"] = logits
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
-            metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
+            ids = prompt.ids
+            if most:
+                ids += _answered(chain, prompt, tokens[:most], most, ends())
+                logits = chain.logits(ids)
+            tensors[f"{i}"] = logits
+            about = [prompt.name, ids, tokens, leads, decode(tokens), len(ids) - len(prompt.ids)]
+            metadata.append(about)
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
 
     return [
-        GoldenPrompt(prompt, tuple(ids), tensors[f"{i}"], tuple(tokens), tuple(leads), text)
-        for i, (prompt, ids, tokens, leads, text) in enumerate(metadata["golden"])
-    ]
+        GoldenPrompt(
+            prompt, tuple(ids), tensors[f"{i}"], tuple(tokens), tuple(leads), text,
+            answered=answered,
+        )
+        for i, (prompt, ids, tokens, leads, text, answered) in enumerate(metadata["golden"])
+    ]  # fmt: skip
+
+
+def _answered(
+    chain: Chain, prompt: TokenPrompt, known: Sequence[int], most: int, ends: Collection[int]
+) -> tuple[int, ...]:
+    """Up to `most` tokens of the greedy answer, which begins with the `known` ones."""
+    tokens = [*known]
+    while len(tokens) < most and not {*tokens} & {*ends}:
+        row = Decoder(chain, [*prompt.ids, *tokens]).logits()[0]
+        check_finite(row, "the whole model", f"the text after {prompt.name!r}")
+        tokens.append(likeliest_token(row))
+    return tuple(takewhile(lambda token: token not in ends, tokens))
 
 
 def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool = False) -> Chain:

@@ -450,7 +450,7 @@ class OpenChain(OpenModel):
         def make(folder: Path) -> None:
             tensors = {
                 f"{prompt.name}/{shard}": rows
-                for prompt in self.prompts
+                for prompt in self.answered
                 for shard, rows in answers.states(prompt).items()
             }
             for name, rows in tensors.items():
@@ -459,7 +459,7 @@ class OpenChain(OpenModel):
 
         key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
         folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
-        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
+        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.model.prompts}
         for name, rows in load(folder)[0].items():
             prompt, _, shard = name.partition("/")
             self.packages.check_rows(shard, rows, prompt)

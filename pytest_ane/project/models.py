@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache, cached_property
@@ -32,7 +32,7 @@ from pytest_ane.models.families import (
 )
 from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming, renaming
 from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
-from pytest_ane.models.sources import identify, open_source
+from pytest_ane.models.sources import end_tokens, identify, open_source
 from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
@@ -243,8 +243,24 @@ class OpenModel:
 
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states `[T, C]` of a prompt entering and leaving a block."""
-        entering = load_hidden(self._hidden, prompt, shard)
-        return entering, load_hidden(self._hidden, prompt, shard, "out")
+        entering = load_hidden(self._answered_states, prompt, shard)
+        return entering, load_hidden(self._answered_states, prompt, shard, "out")
+
+    @property
+    def answered(self) -> list[TokenPrompt]:
+        """The golden prompts with the reference's answers behind them, where those are judged."""
+        if not self._has_answers:
+            return self.prompts
+        return [TokenPrompt(prompt.name, prompt.ids) for prompt in self.golden]
+
+    @property
+    def _has_answers(self) -> bool:
+        return any(prompt.answer for prompt in self.model.prompts)
+
+    def _ends(self) -> Collection[int]:
+        """Tokens that end an answer; of a chain of packages none is known."""
+        source = self.model.source
+        return end_tokens(source, self.language_model.source) if source is not None else ()
 
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
@@ -254,13 +270,14 @@ class OpenModel:
             self.cache,
             self.identity,
             prompts=lambda: [
-                *zip(self.prompts, (p.greedy for p in prompts), strict=True),
-                *((sentence, 0) for sentence in self._sentences),
+                *((own, p.greedy, p.answer) for own, p in zip(self.prompts, prompts, strict=True)),
+                *((sentence, 0, 0) for sentence in self._sentences),
             ],
             spec=[*self.prompt_spec, *ranked],
             wiring=self.wiring,
             reference=self._reference,
             decode=self.decode,
+            ends=self._ends,
             name=self.model.name,
         )
         queries, sentences = golden[: len(prompts)], golden[len(prompts) :]
@@ -283,11 +300,20 @@ class OpenModel:
 
     @cached_property
     def _hidden(self) -> Path:
+        return self._record_hidden(lambda: self.prompts, self.prompt_spec)
+
+    @cached_property
+    def _answered_states(self) -> Path:
+        if not self._has_answers:
+            return self._hidden
+        return self._record_hidden(lambda: self.answered, [*self.prompt_spec, "answered"])
+
+    def _record_hidden(self, prompts: Callable[[], Sequence[TokenPrompt]], spec: Any) -> Path:
         return record_hidden(
             self.cache,
             self.identity,
-            prompts=lambda: self.prompts,
-            spec=self.prompt_spec,
+            prompts=prompts,
+            spec=spec,
             wiring=self.wiring,
             model=self._blocks,
             name=self.model.name,
@@ -342,9 +368,10 @@ class OpenModel:
         if not ids:
             raise SourceError(f"{subject} gives no tokens; give another text, or ids.")
         limit = self.language_model.positions
-        if len(ids) > limit - prompt.greedy:
+        more = max(prompt.greedy, prompt.answer)
+        if len(ids) > limit - more:
             raise SourceError(
-                f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
+                f"{subject} has {len(ids)} tokens; with {more} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
         self._check_vocabulary(subject, ids, own_ids=prompt.ids is not None)

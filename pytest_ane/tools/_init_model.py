@@ -152,6 +152,9 @@ MIN_POSITIONS = 60
 """Positions that behaviour judges, the first of each prompt left out: one near tie among them is
 less than 2 % of top-1."""
 _GREEDY = 10
+_ANSWER = 24
+"""Tokens of the reference's own answer to a message: 14 more runs of it than greedy text takes, 4 s
+of processor for the default model. Faults show on ordinary chat before they show elsewhere."""
 _IDS = 24
 """Tokens of a prompt of random ids."""
 _SEED = 20260101
@@ -159,11 +162,11 @@ _SEED = 20260101
 _PROMPTS = (
     ("facts", "text", "The capital of France is Paris. The Seine runs through the city, and the "
      "Louvre holds the Mona Lisa."),
-    ("chat", "chat", "What is the capital of Japan?"),
+    ("chat", "chat", "Explain in one sentence why the sky is blue."),
     ("prose", "text", "Once upon a time, there was a little girl named Lily who loved to play "
      "outside with her friends."),
     ("code", "text", "def add(a, b):\n    return a + b\n\nprint(add(2, 3))"),
-    ("question", "chat", "Explain in one sentence why the sky is blue."),
+    ("question", "chat", "What should I cook tonight with eggs and spinach?"),
     ("science", "text", "Water boils at 100 degrees Celsius at sea level. At higher altitudes it "
      "boils sooner, because the air is thinner."),
     ("history", "text", "In 1969 two astronauts landed on the Moon, while a third one stayed in "
@@ -191,7 +194,7 @@ def choose_prompts(model: Described) -> Prompts:
     Texts of which the tokenizer lacks something, or which the shards do not take, are left out. An
     encoder's prompts rank one another, so it has all of them, as texts.
     """
-    limit = (model.cut.context if model.has_states else model.cut.max_tokens) - _GREEDY
+    limit = model.cut.context if model.has_states else model.cut.max_tokens
     chosen: list[Prompt] = []
     positions = 0
     why = "its tokenizer makes nothing of the texts that init has"
@@ -203,18 +206,20 @@ def choose_prompts(model: Described) -> Prompts:
         if positions >= MIN_POSITIONS and len(chosen) >= _LEAST and not model.is_encoder:
             break
         form = "text" if model.is_encoder else usual
+        answer = {"answer": _ANSWER} if form == "chat" else {}
         try:
             ids = tokenizer.chat(text) if form == "chat" else tokenizer.encode(text)
         except SourceError:
             continue
         # A vocabulary that lacks the words has one token for all of them.
         spelled = 2 * len(set(ids)) >= len(ids) > 1
-        if spelled and len(ids) <= limit and max(ids) < (model.vocabulary or math.inf):
-            chosen.append(Prompt.model_validate({"name": name, form: text}))
+        fits = len(ids) <= limit - (_ANSWER if answer else _GREEDY)
+        if spelled and fits and max(ids) < (model.vocabulary or math.inf):
+            chosen.append(Prompt.model_validate({"name": name, form: text, **answer}))
             positions += len(ids) - 1
     if positions >= MIN_POSITIONS:
         return Prompts(tuple(chosen), positions)
-    length, rng = min(_IDS, limit), np.random.default_rng(_SEED)
+    length, rng = min(_IDS, limit - _GREEDY), np.random.default_rng(_SEED)
     count = max(len(_PROMPTS) if model.is_encoder else 1, -(-MIN_POSITIONS // (length - 1)))
     rows = rng.integers(0, model.vocabulary or 1, (count, length)).tolist()
     prompts = tuple(Prompt(name=f"ids{i}", ids=tuple(row)) for i, row in enumerate(rows))

@@ -264,7 +264,12 @@ class PrecomputedChain(Chain):
         return self.rows[tuple(ids)][: len(ids)]
 
     def answer(
-        self, ids: Sequence[int], count: int, guess: Sequence[int] = (), watch: Watch | None = None
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+        own: int | None = None,
     ) -> Answer:
         """As `Chain.answer` up to and including the first token that is not the reference's.
 
@@ -272,7 +277,7 @@ class PrecomputedChain(Chain):
         `watch` sees nothing.
         """
         rows = self.rows[tuple(ids)]
-        ahead = rows[len(ids) - 1 :][:count]
+        ahead = rows[(len(ids) if own is None else own) - 1 :][:count]
         tokens = tuple(map(likeliest_token, ahead))
         return Answer(rows[: len(ids)], tokens, tuple(map(lead, ahead)))
 
@@ -300,7 +305,8 @@ class StackRunner:
             self._kept.move_to_end(key[:done])
             streams = self._kept[key[:done]]
         else:
-            streams = [{"x": chain.embed([*g.ids, *g.greedy[:-1]])} for g in self._golden]
+            texts = [max(g.ids, (*g.prompt, *g.greedy[:-1]), key=len) for g in self._golden]
+            streams = [{"x": chain.embed(text)} for text in texts]
         for i, step in enumerate(chain.blocks[done:], start=done + 1):
             streams = list(map(dict, streams))
             run_all(step, streams)

@@ -154,7 +154,7 @@ def measure_drift(
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:
         compared = [
-            (g.name, compare_logits(g.logits, rows, g.ids))
+            (g.name, compare_logits(g.logits, rows, g.prompt))
             for g, rows in zip(golden, logits, strict=True)
         ]
         results = (PromptResult(name, found, (), (), (), "", "") for name, found in compared)

@@ -54,6 +54,15 @@ def test_paths_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
     assert model.shards[0].probes.kinds == ("gaussian",)
 
 
+def test_a_file_of_logits_answers_no_prompt(complaints: Complaints) -> None:
+    keys = """
+    reference = "logits.safetensors"
+    prompts = [{ name = "a", ids = [1, 2], answer = 3 }]
+    """
+    (line,) = complaints(chain(keys))
+    assert "answer = 3: needs a reference that runs, and a file of logits answers nothing" in line
+
+
 @pytest.mark.parametrize(
     ("reference", "stream", "part"),
     [("x", "x", slice(None)), ("x[3]", "x", slice(3, 4)), ("a.b[0:8]", "a.b", slice(0, 8))],

@@ -63,6 +63,7 @@ def test_files_that_are_no_sentences(
     [
         ("stateful = true", "", "'stateful' is for decoders; an encoder keeps no states"),
         ("", "greedy = 3", "must be left out, or 0: an encoder continues no text"),
+        ("", "answer = 3", "must be left out, or 0: an encoder continues no text"),
     ],
 )
 def test_keys_of_decoders(complaints: Complaints, keys: str, prompt: str, complaint: str) -> None:

@@ -93,3 +93,6 @@ def test_a_prompt_has_one_form(forms: dict[str, Any]) -> None:
 def test_what_is_expected_of_a_prompt_s_text_is_no_part_of_what_is_measured() -> None:
     prompt = Prompt(name="p", chat="Hi?", expect="Hello")
     assert prompt.question == Prompt(name="p", chat="Hi?").question
+    # An answer is; without one, a recording is asked for as before there were any.
+    assert "answer" not in prompt.question
+    assert Prompt(name="p", chat="Hi?", answer=4).question["answer"] == 4

@@ -187,6 +187,33 @@ def test_tokens_guessed_rightly_cost_one_run(guess: tuple[int, ...], lengths: li
     assert given == lengths
 
 
+@pytest.mark.parametrize(
+    ("sees", "answer", "count", "lengths"),
+    [
+        ("call", (5, 6), 3, [3]),
+        ("call", (5, 6), 2, [3]),
+        ("call", (5, 6), 4, [3, 4]),
+        ("call", (2, 6), 4, [3, 2, 3, 4]),
+        ("state", (5, 6), 4, [3, 1, 1, 1, 1]),
+        ("state", (5, 6), 0, [3]),
+    ],
+)
+def test_an_answer_that_is_there_tells_the_tokens_that_it_agrees_with(
+    sees: str, answer: tuple[int, ...], count: int, lengths: list[int]
+) -> None:
+    """The text is 4 and an answer; the tokens continue the 4, and a chain with states begins anew.
+
+    Without states prompt and answer are one run, and what is guessed beyond the answer another.
+    """
+    given: list[int] = []
+    chain = Chain(embed, (noted(given, sees=sees), head("head.0", following)))
+    ids = (4, *answer)
+    found = chain.answer(ids, count, (*answer, 0, 1), own=1)
+    assert found.tokens == (5, 6, 0, 1)[:count]
+    assert given == lengths
+    assert found.logits.tolist() == COUNTING.logits(ids).tolist()
+
+
 def test_the_answer_has_the_text_s_own_logits() -> None:
     answer = COUNTING.answer([1, 2], 2, (3, 4))
     assert answer.logits.tolist() == COUNTING.logits([1, 2]).tolist()

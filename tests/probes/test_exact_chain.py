@@ -46,13 +46,54 @@ def broken_from(first: int) -> Any:
 def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, where: str) -> None:
     with pytest.raises(SourceError) as error:
         record_golden(
-            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3)], [], WIRING,
+            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3, 0)], [], WIRING,
             lambda: reference_chain(broken_from(first), WIRING), str,
         )  # fmt: skip
     assert str(error.value) == (
         f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "
         "be compared with it; repair the source of its weights."
     )
+
+
+@pytest.mark.parametrize(
+    ("ends", "answer"),
+    [((), (4, 5, 6, 0, 1)), ((6,), (4, 5)), ((9, 4), ()), ((1,), (4, 5, 6, 0))],
+)
+def test_the_reference_s_own_answer_is_recorded_up_to_its_end(
+    tmp_path: Path, ends: tuple[int, ...], answer: tuple[int, ...]
+) -> None:
+    """Two greedy tokens and an answer of five at most; without an answer all is as it was."""
+    asked: list[str] = []
+
+    def reference() -> Chain:
+        asked.append("reference")
+        return COUNTING
+
+    def record() -> list[GoldenPrompt]:
+        prompts = [(TokenPrompt("p", (2, 3)), 2, 5), (TokenPrompt("q", (1,)), 2, 0)]
+        return record_golden(
+            Cache(tmp_path), {}, lambda: prompts, [], WIRING, reference, str, lambda: ends
+        )
+
+    for golden, other in (record(), record()):
+        assert (golden.ids, golden.prompt, golden.answered) == (
+            (2, 3, *answer),
+            (2, 3),
+            len(answer),
+        )
+        assert golden.greedy == (4, 5)
+        assert golden.continuation == max(answer, (4, 5), key=len)
+        np.testing.assert_array_equal(golden.logits, COUNTING.logits(golden.ids))
+        assert (other.ids, other.answered, other.continuation) == ((1,), 0, (2, 3))
+    assert asked == ["reference"]
+
+
+def test_an_answer_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="NaN or infinite for the text after 'p'"):
+        record_golden(
+            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 1, 3)], [], WIRING,
+            lambda: reference_chain(broken_from(2), WIRING), str,
+        )  # fmt: skip
 
 
 def test_hidden_states_that_are_not_finite_are_no_reference(tmp_path: Path) -> None:

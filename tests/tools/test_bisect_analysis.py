@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -197,6 +198,17 @@ def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
         known = StackRunner(prompts).run(SIX)
         assert known.answer((1, 2), 4).tokens == twice[0].greedy
         assert known.answer((1, 2), 0)[1:] == ((), ())
+
+
+@pytest.mark.parametrize(("greedy", "answered"), [(2, 3), (4, 1), (0, 2)])
+def test_a_reference_s_answer_is_run_with_its_prompt(greedy: int, answered: int) -> None:
+    """Greedy text goes on after the prompt, whichever of the two is longer."""
+    (plain,) = golden(SIX, [1, 5, 3], greedy=4)
+    ids = (*plain.ids, *plain.greedy[:answered])
+    prompt = replace(plain, ids=ids, greedy=plain.greedy[:greedy], answered=answered)
+    known = StackRunner([prompt]).run(SIX)
+    assert known.answer(ids, greedy, own=3).tokens == plain.greedy[:greedy]
+    np.testing.assert_allclose(known.logits(ids), SIX.logits(ids), rtol=1e-4, atol=1e-5)
 
 
 def test_a_logit_that_is_not_finite_is_no_token() -> None:

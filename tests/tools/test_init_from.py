@@ -92,12 +92,12 @@ def test_the_default_model(tmp_path: Path) -> None:
     assert isinstance(model.shards[0].compression, Palettize)
     assert model.shards[0].compression.group_size == 32
     assert [prompt.name for prompt in model.prompts] == ["facts", "chat", "prose", "code"]
-    assert found.facts["positions"] == 102
+    assert found.facts["positions"] == 105
     assert model.policy.behaviour.max_reference_perplexity is None
     assert found.facts["notes"] == []
     assert found.facts["shards"]["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
     assert found.facts["shards"]["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
-    assert found.lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
+    assert found.lines[0] == "family llama, 33 shards; behaviour judges 105 positions"
     assert found.lines[-2:] == (
         "next: pytest --ane-shards=L00 -m gate",
         "then: pytest --ane-shards=all -m gate",
@@ -135,6 +135,9 @@ def test_texts_and_chats_where_there_is_a_tokenizer(template: str | None, tmp_pa
     assert any(prompt.text is not None for prompt in prompts)
     works = template is not None and template.endswith("}}")
     assert any(prompt.chat is not None for prompt in prompts) == works
+    # The reference's own answers belong to the messages alone.
+    assert {prompt.answer for prompt in prompts} == ({0, 24} if works else {0})
+    assert all((prompt.chat is not None) == (prompt.answer > 0) for prompt in prompts)
     assert found.facts["positions"] >= 60
     assert found.facts["notes"] == []
 

@@ -6,10 +6,12 @@ Of an encoder: embeddings of prompts and sentences, and how prompts rank the sen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pytest_ane.gates.base import Environment, Gate, ModelContext
 from pytest_ane.gates.behaviour._embeddings import LEAST
+from pytest_ane.gates.behaviour._prompts import blind_spots
 from pytest_ane.gates.behaviour.judge import figures, judge, limits
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
@@ -51,7 +53,11 @@ class BehaviourGate(Gate[Behaviour]):
         """Passed only if the reference is right and every threshold is kept."""
         expect = {prompt.name: prompt.expect for prompt in subject.prompts if prompt.expect}
         trained = subject.source is not None and not subject.source.synthetic
-        return judge(measurement, policy, subject.qualified, expect, trained=trained)
+        verdict = judge(measurement, policy, subject.qualified, expect, trained=trained)
+        if is_encoder(subject.family, subject.ids):
+            return verdict
+        spots = blind_spots(measurement, subject.prompts)
+        return replace(verdict, findings=(*verdict.findings, *spots))
 
     def limits(self, policy: BehaviourPolicy, subject: Model) -> Limits:
         """Of logits, or of embeddings and rankings."""

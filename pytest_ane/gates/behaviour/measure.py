@@ -147,12 +147,15 @@ def _run(
     alone = forced(chain, golden, states) if states else Forced((), (None,) * len(golden))
     drift = StackDrift(chain, states) if states else None
     answers = [
-        chain.answer(g.ids, len(g.greedy), g.greedy, drift.watching(g) if drift else None)
+        chain.answer(
+            g.ids, len(g.greedy), g.continuation, drift.watching(g) if drift else None,
+            len(g.prompt),
+        )
         for g in golden
-    ]
+    ]  # fmt: skip
     prompts = []
     for g, answer, head in zip(golden, answers, alone.heads, strict=True):
-        positions, spoken = compare_logits(g.logits, answer.logits, g.ids), answer.tokens
+        positions, spoken = compare_logits(g.logits, answer.logits, g.prompt), answer.tokens
         text = decode([token for token in spoken if token != NO_TOKEN])
         own = (g.name, positions, spoken, g.greedy, g.leads, text, g.text)
         pieces = tuple(_pieces(g.ids, decode))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ from pytest_ane.models.sources._seeded import GENERATOR, SeededSource, SpreadOf
 from pytest_ane.models.sources.base import Source, Spread
 from pytest_ane.models.sources.files import (
     COMPANIONS,
+    GENERATION,
     INDEX,
     Checkpoint,
     digests,
     locate,
     locate_snapshot,
     module_files,
+    read_json,
     refuse_pickle,
 )
 
-__all__ = ["SeededSource", "Source", "Spread", "identify", "locate", "open_source", "source_path"]
+__all__ = [
+    "SeededSource", "Source", "Spread", "end_tokens", "identify", "locate", "open_source",
+    "source_path",
+]  # fmt: skip
 
 
 def open_source(table: SourceTable, spread: SpreadOf) -> Source:
@@ -79,6 +85,31 @@ def source_path(table: SourceTable) -> Path:
     if not path.exists():
         raise SourceError(f"{path}: no such file; check the source in shards.toml.")
     return path
+
+
+_ENDS = (
+    "eos_token_id", "text_config.eos_token_id", "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
+)  # fmt: skip
+
+
+def end_tokens(table: SourceTable, source: Source) -> frozenset[int]:
+    """Tokens at which a model's answer ends, none where nothing says it.
+
+    By its configuration, and by `generation_config.json` beside published weights, which names
+    those of a chat's turns (https://huggingface.co/docs/transformers/main_classes/text_generation).
+    """
+    said: list[Any] = []
+    for key in _ENDS:
+        with suppress(SourceError):
+            said.append(source.value(key))
+    if table.seeded is None:
+        path = source_path(table)
+        file = (path if path.is_dir() else path.parent) / GENERATION
+        if _is_checkpoint(path) and file.is_file():
+            said.append(read_json(file).get("eos_token_id"))
+    tokens = [token for each in said for token in (each if isinstance(each, list) else [each])]
+    return frozenset(token for token in tokens if type(token) is int)
 
 
 def _snapshot(table: SourceTable) -> Path:

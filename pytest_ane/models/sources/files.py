@@ -24,8 +24,9 @@ from pytest_ane.mlprogram.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+GENERATION = "generation_config.json"
 COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-              "special_tokens_map.json", "added_tokens.json")  # fmt: skip
+              "special_tokens_map.json", "added_tokens.json", GENERATION)  # fmt: skip
 """Files that say what the weights mean, in the checkpoint's folder."""
 MODULES = "modules.json"
 """What sentence-transformers does with hidden states, in the checkpoint's folder."""

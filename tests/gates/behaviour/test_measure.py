@@ -178,3 +178,20 @@ def test_states_that_are_undefined_or_none_have_no_cosine() -> None:
     nothing = np.zeros_like(embed(IDS))
     (state,) = measure(zeros, [GOLDEN], lambda *_: (nothing, nothing), decode, {}).drift
     assert (state.error, state.cosine) == (0.0, None)
+
+
+def test_the_positions_of_an_answer_are_judged_and_count_for_no_perplexity() -> None:
+    """The reference counts 2, 3 and answers 4, 5; a chain that goes astray is seen there too."""
+    ids = (2, 3, 4, 5)
+    prompt = replace(GOLDEN, ids=ids, logits=COUNTING.logits(ids), answered=2)
+    for chain, top1, greedy in (
+        (COUNTING, [True] * 4, (4, 5, 6)),
+        (Chain(embed, (head("head.0", lambda x: x),)), [False] * 4, (3, 3, 3)),
+    ):
+        behaviour = measure(chain, [prompt], None, decode, {})
+        (result,) = behaviour.prompts
+        assert [p.top1 for p in result.positions] == top1
+        assert [p.reference_nll is None for p in result.positions] == [False, True, True, True]
+        assert [p.nll is None for p in result.positions] == [False, True, True, True]
+        assert (result.greedy, result.expected) == (greedy, (4, 5, 6))
+        assert len(result.pieces) == len(ids)

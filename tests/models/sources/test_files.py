@@ -22,6 +22,7 @@ from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import (
     SeededSource,
     Spread,
+    end_tokens,
     identify,
     locate,
     open_source,
@@ -78,6 +79,37 @@ def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path:
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     names += ["model.safetensors.index.json", "config.json", "tokenizer.json"]
     assert found == {"files": {n: sha256(checkpoint / n) for n in names}, "config": {"layers": 1}}
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        ({}, None, set()),
+        ({"eos_token_id": 2}, None, {2}),
+        ({"eos_token_id": 2}, {"eos_token_id": [2, 7]}, {2, 7}),
+        (
+            {"text_config": {"eos_token_id": [1]}, "eos_token_id": None},
+            {"eos_token_id": 106},
+            {1, 106},
+        ),
+        ({}, {"eos_token_id": [True, "</s>", None]}, set()),
+    ],
+)
+def test_an_answer_ends_where_configuration_and_generation_say(
+    checkpoint: Path, tmp_path: Path, config: Any, generation: Any, ends: set[int]
+) -> None:
+    (checkpoint / "config.json").write_text(json.dumps({"layers": 1, **config}))
+    before = identify(Origin(path=checkpoint), tmp_path)
+    if generation is not None:
+        (checkpoint / "generation_config.json").write_text(json.dumps(generation))
+    table = Origin(path=checkpoint)
+    assert end_tokens(table, SafetensorsSource(checkpoint)) == ends
+    assert (identify(table, tmp_path) == before) == (generation is None)
+
+
+def test_a_seeded_model_s_answer_ends_as_its_configuration_says() -> None:
+    table = Origin(seeded=7, config={"eos_token_id": 5})
+    assert end_tokens(table, open_source(table, spread)) == {5}
 
 
 def test_so_are_the_modules_of_sentence_transformers(checkpoint: Path, tmp_path: Path) -> None:

@@ -46,6 +46,18 @@ def golden(greedy: int = 4, *, states: bool = False) -> dict[str, Any]:
     return tensors
 
 
+def test_a_function_s_own_answer_is_judged_shard_by_shard(stack: Path) -> None:
+    """Three tokens more than the prompt has, for the stack and for each package alone."""
+    plain = behaviour(stack)
+    of_manifest(('name = "short"', 'name = "short", answer = 3'))(stack)
+    answered = behaviour(stack)
+    counts = [[len(prompt.positions) for prompt in each.prompts] for each in (plain, answered)]
+    assert counts == [[6, 13], [9, 13]]
+    assert [p.greedy for p in answered.prompts] == [p.greedy for p in plain.prompts]
+    assert [alone.shard for alone in answered.alone] == [alone.shard for alone in plain.alone]
+    assert all(p.top1 for prompt in answered.prompts for p in prompt.positions)
+
+
 @pytest.mark.parametrize("states", [False, True])
 def test_golden_logits_say_what_the_function_says(stack: Path, *, states: bool) -> None:
     function = behaviour(stack)
