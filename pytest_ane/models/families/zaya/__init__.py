@@ -86,7 +86,10 @@ class ZayaModel(DecoderModel):
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
-        return super().undecided(shard) if self.config.is_published else None
+        if not self.config.is_published or not self._is_sparse(shard):
+            return None
+        undecided: Undecided = self.exact.undecided(block_index(shard) // 2)
+        return undecided
 
     def _forms(self, index: int) -> tuple[Any, int]:
         """Who computes a layer, and its number there: transformers' layers have both halves."""
