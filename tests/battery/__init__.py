@@ -8,14 +8,14 @@ from tests.battery import (
     blocks,
     host,
     interface,
+    keys,
     mixtures,
     packages,
-    shared,
     weights,
 )
 from tests.battery.fault import unique
 
-_MODULES = (attention, blocks, weights, mixtures, packages, host, interface, shared, benign)
+_MODULES = (attention, blocks, weights, mixtures, packages, host, interface, keys, benign)
 
 FAULTS = {fault.name: fault for fault in unique([f for m in _MODULES for f in m.FAULTS])}
 """Every fault and every benign rewriting, by name."""

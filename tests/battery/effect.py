@@ -64,16 +64,19 @@ def _ragged(x: FloatArray, most: int) -> Iterator[tuple[FloatArray, int]]:
         start, i = start + length, i + 1
 
 
-def run(module: nn.Module, layout: Layout, probe: Probe, dtype: torch.dtype) -> FloatArray:
-    """The outputs `[positions, C]` of all calls of a probe, from empty states."""
+def run(
+    module: nn.Module, layout: Layout, probe: Probe, dtype: torch.dtype, names: Sequence[str] = ()
+) -> FloatArray:
+    """The outputs `[positions, C]` of all calls of a probe, from empty states; by named inputs."""
     for buffer in _states(module):
         buffer.zero_()
     rows = []
     with torch.inference_mode():
         for hidden, start in probe.calls:
-            inputs = layout.inputs(hidden, start).values()
-            y = module(*(torch.from_numpy(np.array(x)).to(dtype) for x in inputs))
-            rows.append(layout.output({"y": y.float().numpy()}))
+            inputs = layout.inputs(hidden, start)
+            taken = (inputs[name] for name in names or inputs)
+            y = module(*(torch.from_numpy(np.array(x)).to(dtype) for x in taken))
+            rows.append(layout.output({"y": y.float().numpy()})[: len(hidden)])  # Without padding.
     return np.concatenate(rows)
 
 
@@ -93,8 +96,9 @@ class Effects:
             _as(self._module(shard), torch.float32),
         )
         self._expected, self._added, self._kept = [], [], []
+        self._names = [port.name for port in model.conversion(shard).inputs]
         for probe in given:
-            expected = run(right, self._layout, probe, torch.float32)
+            expected = run(right, self._layout, probe, torch.float32, self._names)
             rows = np.concatenate([hidden for hidden, _ in probe.calls])
             self._expected.append(expected)
             self._added.append(expected if residual is None else expected - residual([rows])[0])
@@ -109,16 +113,20 @@ class Effects:
 
         Infinite for NaN, and for what is neither in the module nor on the host's side.
         """
-        if fault.place not in ("module", "host"):
+        if fault.place not in ("module", "host", "reading"):
             return math.inf
-        wrong, layout = self._module(self._shard), self._layout
-        if fault.place == "host":
+        wrong, layout, names = self._module(self._shard), self._layout, self._names
+        if fault.place == "reading":
+            model = fault.put(self._model, self._module)
+            conversion, layout = model.conversion(self._shard), model.layout(self._shard)
+            wrong, names = conversion.module, [port.name for port in conversion.inputs]
+        elif fault.place == "host":
             layout = fault.put(layout, self._module)
         else:
             fault.put(wrong, self._module)
         dtype = torch.float16 if fault.fp16 else torch.float32
         wrong = _as(wrong, dtype)
-        outputs = (run(wrong, layout, probe, dtype) for probe in self._given)
+        outputs = (run(wrong, layout, probe, dtype, names) for probe in self._given)
         return max(map(_difference, outputs, self._expected, self._added, self._kept))
 
 

@@ -24,7 +24,7 @@ Modules: TypeAlias = Callable[[str], nn.Module]
 Put: TypeAlias = Callable[[Any, Modules], Any]
 """Puts a fault in its place; of a module it changes the module itself."""
 
-Place = Literal["module", "package", "host", "interface", "scheme", "shared"]
+Place = Literal["module", "package", "host", "interface", "scheme", "reading"]
 Cause = Literal["wrong function", "fp16", "compression", "interface", "reference", "build"]
 
 BLOCKS = ("smollm2:L01", "smollm2:L15", "smollm2:L29")
@@ -40,9 +40,9 @@ class Fault:
         kind: its class: `RoPE`, `mask`, `cache`...
         what: what is wrong, in a few words.
         put: see `Place`: a torch module before conversion, the files of a built package, the host's
-            layout, the converter's arguments, the compression's settings, or the model itself, so
-            that artifact and reference share the fault.
-        shards: qualified ids of the shards that get it.
+            layout, the converter's arguments, the compression's settings, or the opened model, of
+            which all but the references is given as the fault has it.
+        shards: qualified ids of the shards that get it; a model's name for what its host embeds.
         gate: which gate should be red.
         cause: what the first sentence of its verdict should name.
         fp16: whether only fp16 shows it.

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,14 @@ from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.stack import Stack
 from pytest_ane.report.verdict import reasons
+from tests.battery import tiny
 from tests.battery.effect import Effects, every_probe
 from tests.battery.fault import Fault
 from tests.battery.interface import converter
 
 ROOT = Path(__file__).parents[2]
+BUILT = ("module", "host", "interface", "package", "reading")
+"""Places of faults that give a package of another content."""
 MANIFESTS: dict[str, Path] = {
     "smollm2": ROOT / "shards.toml",
     "zaya": Path(__file__).with_name("small.toml"),
@@ -42,8 +45,14 @@ FULL_SIZE: Mapping[str, Path] = {
 }
 """The published examples: the effect of a fault is not measured there again."""
 CACHE = ROOT / "build" / "battery" / "cache"
+CHECKPOINTS = ROOT / "build" / "battery" / "checkpoints"
 GATED = ("placement", "compression", "fidelity")
 RIGHT = "right"
+
+
+def manifest_of(model: str) -> Path:
+    """The manifest of a model by the battery's name of it."""
+    return MANIFESTS.get(model) or tiny.manifest_of(model, CHECKPOINTS)
 
 
 class FaultyModel(OpenModel):
@@ -93,23 +102,36 @@ class _Faulty:
         return conversion
 
 
-class SharedModel(OpenModel):
-    """A model whose artifacts and references have one fault in common."""
+class MisreadModel(OpenModel):
+    """A model whose configuration or tensors the family reads wrongly.
+
+    Probes are recorded anew, for the family's word of states, experts and ports goes into them;
+    outputs and what prompts give are the reference's, who reads the files by itself.
+    """
 
     def __init__(self, right: OpenModel, fault: Fault) -> None:
         super().__init__(right.model, right.cache)
-        self.__dict__["language_model"] = right.language_model
-        # So that no recording of the right reference is taken.
+        self._right = right
         self.__dict__["identity"] = right.identity | {"fault": fault.name}
+        self.__dict__["language_model"] = fault.put(right.language_model, _no_modules)
+
+    @cached_property
+    def _hidden(self) -> Path:
+        return self._right._hidden
+
+    @cached_property
+    def golden(self) -> Any:
+        """The reference's, who has not the fault."""
+        return self._right.golden
 
 
-class ReferenceStack(Stack):
-    """A stack whose artifacts do exactly what the reference does."""
+class EmbeddedStack(Stack):
+    """A stack whose artifacts do exactly what the reference does, after the host's embedding."""
 
     @cached_property
     def chain(self) -> Chain:
-        """The reference itself."""
-        return self.reference
+        """The reference itself, behind what the family embeds."""
+        return replace(self.reference, embed=self._opened.language_model.embed)
 
 
 def _no_modules(shard: str) -> Any:
@@ -120,13 +142,15 @@ class FaultyProject(Project):
     """A project in which one shard carries a fault."""
 
     def __init__(self, right: Project, fault: Fault, shard: Shard) -> None:
-        super().__init__(right.manifest, (shard,), right.cache_root, builds=1)
+        super().__init__(right.manifest, (shard,), right.cache_root, builds=2)
         self._fault = fault
         # One cache for both: its limit of builds counts a build within a build once.
         self.__dict__["cache"] = right.cache
         right_model = right.model(shard.model)
         assert isinstance(right_model, OpenModel)
-        if fault.place in ("module", "host", "interface", "package"):
+        if fault.place == "reading":
+            self._models[shard.model] = MisreadModel(right_model, fault)
+        elif fault.place in BUILT:
             self._models[shard.model] = FaultyModel(right_model, fault, shard.id)
 
     def build(self, shard: Shard) -> Artifact:
@@ -157,9 +181,7 @@ def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Pr
     """A project of one shard that carries a fault; what is built for it is removed afterwards."""
     cache.mkdir(parents=True, exist_ok=True)
     model, _, part = qualified.partition(":")
-    right = read_project(MANIFESTS[model], cache, builds=1)
-    if cache == CACHE:
-        right.model(_name(model)).__dict__["language_model"] = _source(model)
+    right = _read_project(model, cache)
     name = f"{_name(model)}:{part}"
     shard = next(s for s in right.shards if s.qualified == name)
     project = FaultyProject(right, fault, shard)
@@ -167,25 +189,32 @@ def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Pr
         try:
             yield project
         finally:
-            if fault.name != RIGHT and fault.place in ("module", "host", "interface", "package"):
+            if fault.name != RIGHT and fault.place in BUILT:
                 shutil.rmtree(project.entry(shard), ignore_errors=True)
 
 
-def behaviour(fault: Fault, name: str) -> list[Verdict]:
-    """What the behaviour gate says of a model whose artifacts share a fault with the reference."""
-    project = read_project(MANIFESTS[name], CACHE, builds=1)
+def behaviour(fault: Fault, name: str, cache: Path = CACHE) -> list[Verdict]:
+    """What the behaviour gate says of a model whose artifacts are right and its host not."""
+    project = _read_project(name, cache)
     right, gate = project.model(name), GATES["behaviour"]
     assert isinstance(right, OpenModel)
-    right.__dict__["language_model"] = _source(name)
-    with project.use(), fault.put(right.language_model, _no_modules):
-        stack = ReferenceStack(SharedModel(right, fault), (), project.backend)
+    with project.use():
+        opened = MisreadModel(right, fault) if fault.name != RIGHT else right
+        stack = EmbeddedStack(opened, (), project.backend)
         return [_judged(gate, stack, gate.policy(right.model.policy), stack.subject)]
+
+
+def _read_project(model: str, cache: Path) -> Project:
+    project = read_project(manifest_of(model), cache, builds=2)
+    if cache == CACHE:
+        project.model(_name(model)).__dict__["language_model"] = _source(model)
+    return project
 
 
 def verdicts(fault: Fault, qualified: str, cache: Path = CACHE) -> list[Verdict]:
     """What the gates of a shard say of it with the fault; an error fails the gate that meets it."""
-    if fault.place == "shared":
-        return behaviour(fault, qualified)
+    if ":" not in qualified:
+        return behaviour(fault, qualified, cache)
     with project_of(fault, qualified, cache) as project:
         (shard,) = project.shards
         tests = [(gate, each) for name in GATED for gate in [GATES[name]]
@@ -236,7 +265,7 @@ def result(name: str, qualified: str) -> Result:
         if verdict.status != "passed":
             red.setdefault(verdict.gate, reasons(verdict)[0])
     model, _, part = qualified.partition(":")
-    measured = part and MANIFESTS[model] != FULL_SIZE.get(model)
+    measured = part and manifest_of(model) != FULL_SIZE.get(model)
     effect = _effects(qualified).of(fault) if measured else math.inf
     return Result(name, qualified, effect, red, time.perf_counter() - start)
 
@@ -245,7 +274,7 @@ def result(name: str, qualified: str) -> Result:
 def _effects(qualified: str) -> Effects:
     """A shard of the manifests."""
     name, _, _ = qualified.partition(":")
-    shards = read_project(MANIFESTS[name], CACHE).shards
+    shards = read_project(manifest_of(name), CACHE).shards
     shard = next(s for s in shards if s.qualified == qualified)
     model = _source(name)
     given = every_probe(model.layout(shard.id), shard.max_tokens, shard.context)
@@ -255,12 +284,12 @@ def _effects(qualified: str) -> Effects:
 @cache
 def _source(name: str) -> Any:
     """A model opened once in a process: a GGUF file takes seconds."""
-    return read_project(MANIFESTS[name], CACHE).model(_name(name)).language_model
+    return read_project(manifest_of(name), CACHE).model(_name(name)).language_model
 
 
 def _name(model: str) -> str:
     """A model's name in its manifest: the published examples have longer ones."""
-    names = [each.name for each in read_project(MANIFESTS[model], CACHE).manifest.models]
+    names = [each.name for each in read_project(manifest_of(model), CACHE).manifest.models]
     return next(name for name in names if name.startswith(model))
 
 

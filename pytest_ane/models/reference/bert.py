@@ -11,6 +11,10 @@ from torch.nn import functional as F
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference import Given, Layer, Run, TransformersModel, each
+from pytest_ane.models.sources import Source
+from pytest_ane.models.sources.base import architecture_of
+
+_MODULES = "sentence_transformers"
 
 
 class BertReference(TransformersModel):
@@ -61,12 +65,22 @@ class _Embedded(nn.Module):
         return inputs_embeds
 
 
-def pooling(*, mean: bool, unit: bool) -> Run:
-    """The embedding `[1, C]` of a text's last hidden states, as sentence-transformers makes it."""
+def pooling(source: Source) -> Run:
+    """The embedding `[1, C]` of a text's last hidden states, as sentence-transformers makes it.
+
+    Its files, or llama.cpp's `pooling_type`, say whether the first position stands for all, 2, or
+    their mean, 1, and whether the norm is 1; without them it is the mean as it is.
+    """
+    if architecture_of(source.value)[0] == "general.architecture":
+        kind = source.value("bert.pooling_type") if "bert.pooling_type" in source.keys else 0
+        first, unit = kind == 2, kind != 0
+    else:
+        told = source.value(_MODULES) if _MODULES in source.keys else {}
+        first, unit = told.get("pooling") == "cls", told.get("normalize", False)
 
     def pooled(hidden: FloatArray) -> FloatArray:
         x = torch.from_numpy(hidden)
-        y = x.mean(dim=0, keepdim=True) if mean else x[:1]
+        y = x[:1] if first else x.mean(dim=0, keepdim=True)
         rows: FloatArray = (F.normalize(y) if unit else y).numpy()
         return rows
 

@@ -124,7 +124,7 @@ class BertModel:
             return self.exact.block(blocks.block_index(shard))
         from pytest_ane.models.reference.bert import pooling
 
-        return pooling(mean=self.config.pooling == "mean", unit=self.config.normalized)
+        return pooling(self.source)
 
     def independent(self, shard: str) -> bool:
         """Transformers has the blocks; pooling is ours on both sides."""
