@@ -69,12 +69,7 @@ class Failed(NamedTuple):
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run a parsed command and print its output; its exit code.
-
-    Raises:
-        OutputError: the disk under standard output is full, or the like.
-        BrokenPipeError: the reader of standard output is gone.
-    """
+    """Run a parsed command and print its output, as of `write`; its exit code."""
     if options.json:
         _quiet.set()
     try:

@@ -19,13 +19,14 @@ from pytest_ane.gates.throughput.stored import read_stored
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.executor.shapes import largest_tokens
+from pytest_ane.mlprogram.strict_json import first_error
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
 from pytest_ane.tools._costs import Costs, costs_of
-from pytest_ane.tools._devices import THIS_MACHINE, Device, first_error
+from pytest_ane.tools._devices import THIS_MACHINE, Device
 
 _GIGA, _TERA = 1e9, 1e12
 _ALL = "all"
@@ -52,9 +53,6 @@ def model_groups(path: Path, name: str | None, cache: Path | None) -> tuple[str,
     """A manifest's model: its name, its groups of shards, and the largest T that all of them take.
 
     Of what is not built, one of each group is.
-
-    Raises:
-        AneError: the manifest, the model or a package cannot be used.
     """
     project = read_project(path, cache)
     model = choose_model(project.manifest, name)
@@ -213,7 +211,6 @@ class CallBound:
         return self.rate_of(self.total.seconds)
 
     def rate_of(self, seconds: float) -> float:
-        """Tokens a second of a call that takes so long."""
         return (self.tokens or 1) / seconds
 
 
@@ -266,11 +263,7 @@ def read_measured(text: str, model: str, device: Device) -> Measured:
 
     That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
     (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an object as
-    `Measured` has it.
-
-    Raises:
-        ManifestError: it is neither, cannot be read, or is of another model or device.
-        UnprovenError: it is a damaged run of pytest-benchmark.
+    `Measured` has it; `AneError` where it is neither, or of another model or device.
     """
     if text.endswith(".json"):
         return _stored(Path(text), model, device)

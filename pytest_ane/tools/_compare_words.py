@@ -12,7 +12,7 @@ from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped
-from pytest_ane.report.figures import amount
+from pytest_ane.report.figures import apart
 from pytest_ane.report.table import table
 from pytest_ane.report.verdict import reasons, row
 
@@ -20,7 +20,6 @@ _NAMED = 6
 _SHOWN = 10
 """Rows of a table; the data has all."""
 _WORD = {"os": "system", "chip": "chip"}
-_MOST_DIGITS = 8
 
 
 def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
@@ -138,12 +137,7 @@ def _figures(differences: Sequence[Difference]) -> _Rows:
     changes.sort(key=lambda pair: -_times_noise(pair[1]))
     rows: list[tuple[Cell, ...]] = []
     for d, change in changes:
-        # As many digits as tell them apart.
-        texts = ("", "")
-        for more in range(_MOST_DIGITS):
-            if texts[0] == texts[1]:
-                old, new = (amount(x, change.unit, more) for x in (change.old, change.new))
-                texts = (old, new)
+        texts = apart(change.old, change.new, change.unit)
         noise = f"{change.noise:.2g}" if change.noise else ""
         rows.append((d.subject, d.gate, change.name, *texts, noise))
     return "figures that moved", ("subject", "gate", "figure", "was", "is", "noise"), rows
@@ -160,9 +154,7 @@ def _subjects(names: Iterable[str]) -> str:
     """Shards in a row as a selection has them, the first ten: `m:L00-L29, m:head.0`."""
     distinct = dict.fromkeys(names)
     shards = [name for name in distinct if ":" in name]
-    texts = [*in_ranges(shards), *(name for name in distinct if ":" not in name)]
-    more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-    return ", ".join((*texts[:_SHOWN], *more))
+    return some((*in_ranges(shards), *(name for name in distinct if ":" not in name)), _SHOWN)
 
 
 def _reason(one: Skipped, by: By) -> str:

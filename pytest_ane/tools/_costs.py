@@ -174,9 +174,8 @@ def costs_of(package: Path, function: str | None = None) -> Callable[[int], Cost
 def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """The costs of one call; `model` needs no weights, and one of fixed shapes ignores `tokens`.
 
-    Raises:
-        ExecutionError: the inputs take no such T, an operation is unknown, or how often one runs
-            depends on values.
+    `ExecutionError` where the inputs take no such T, an operation is unknown, or how often one runs
+    depends on values.
     """
     shapes, flexible = input_shapes(model, tokens)
     function = model.main

@@ -250,10 +250,8 @@ def speculate(
     """The `count` likeliest next tokens, by calls of up to `width` positions.
 
     The tokens are those of `decode` if no lead moves by `margin` or more between a call of `width`
-    positions and calls of one: smaller leads are decided by plain steps.
-
-    Raises:
-        ExecutionError: as `decode` and `check_width`; or the chain cannot go back in a sequence.
+    positions and calls of one: smaller leads are decided by plain steps. `ExecutionError` as of
+    `decode` and `check_width`, and where the chain cannot go back in a sequence.
     """
     check_fits(chain.positions, ids, count)
     check_width(width, chain.widest, goes_on=chain.goes_on)
@@ -273,12 +271,7 @@ def speculate(
 
 @dataclass(frozen=True)
 class Yield:
-    """What drafts for a known text yield in calls of a width; near ties are left out.
-
-    Attributes:
-        calls: with drafts.
-        tokens_per_call: mean of a call; 1 without calls.
-    """
+    """What drafts for a known text yield in calls of a width, 1 without calls; of no near tie."""
 
     width: int
     calls: int
@@ -396,11 +389,7 @@ def run_trial(
     ngram_min: int = SHORTEST,
     timer: Timer = time.perf_counter,
 ) -> Trial:
-    """Decode two tokens or more after a prompt both ways, and time calls between them.
-
-    Raises:
-        ExecutionError: as `speculate`.
-    """
+    """Decode two tokens or more after a prompt both ways, and time calls between them."""
     check_width(width, chain.widest, goes_on=chain.goes_on)
     tell("plain decoding")
     plain = decode(chain, ids, count, timer)

@@ -33,6 +33,7 @@ from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
 from pytest_ane.tools._stack import open_stack
+from pytest_ane.tools.diff import rank
 
 EXAMPLE = "pytest-ane drift --model smollm2 --json > drift.json"
 _BUDGET = 256 << 20
@@ -317,7 +318,7 @@ def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
         ShardEffect(each.shard, own, own / whole, judged(each.end).status == "failed")
         for each, own in zip(drift.shards, kl, strict=True)
     ]
-    effects.sort(key=lambda effect: -_nan_first(effect.kl))
+    effects.sort(key=lambda effect: -rank(effect.kl))
     return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
 
 
@@ -378,7 +379,7 @@ def _row(shard: ShardDrift) -> tuple[str, ...]:
         _cosine(shard.stack.rest),
         f"{_l2(shard.stack):.1e}",
         _cosine(shard.stack.first),
-        f"{max((r.largest for r in both), key=_nan_first, default=math.nan):.1f}",
+        f"{max((r.largest for r in both), key=rank, default=math.nan):.1f}",
         _cosine(shard.own.rest),
         f"{_l2(shard.own):.1e}",
         _cosine(shard.final.rest) if shard.final else "-",
@@ -393,8 +394,3 @@ def _cosine(reading: Reading | None) -> str:
 
 def _l2(readings: Readings) -> float:
     return readings.rest.relative_l2 if readings.rest else math.nan
-
-
-def _nan_first(value: float) -> float:
-    """A sort key: what is undefined is worse than any number."""
-    return math.inf if math.isnan(value) else value

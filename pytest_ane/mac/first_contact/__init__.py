@@ -40,7 +40,7 @@ from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.mac.first_contact._packages import package
-from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.atomic import replacing_folder, write_atomically
 from pytest_ane.mlprogram.errors import ExecutionError
 
 T = TypeVar("T")
@@ -170,11 +170,8 @@ class Kit:
         """The same, compiled; made unless it is there."""
         path = self.work / f"{name}.mlmodelc"
         if not path.is_dir():
-            # Renamed when it is complete: a killed run leaves no half model under the name.
-            unfinished = path.with_name(f"{name}.unfinished.mlmodelc")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            compile_package(self.package(name), unfinished, self.machine, self.device)
-            unfinished.rename(path)
+            with replacing_folder(path) as new:
+                compile_package(self.package(name), new, self.machine, self.device)
         return path
 
     def ask(self, doing: str, function: Callable[..., T], *arguments: Any) -> T:
@@ -267,9 +264,6 @@ def pack(folder: Path, target: Path) -> None:
     """Write a zip file of what goes home.
 
     Texts lose the user's name, the home folder, the machine's name, and the folders in use.
-
-    Raises:
-        ExecutionError: it cannot be written.
     """
     redact, data = redacting(folder), io.BytesIO()
     try:

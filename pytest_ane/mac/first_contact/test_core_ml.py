@@ -17,6 +17,7 @@ from pytest_ane.backends.coreml.machine import coremltools
 from pytest_ane.mac.first_contact import Kit
 from pytest_ane.mac.first_contact._packages import PIXELS, SHAPE
 from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.atomic import replacing_folder
 from pytest_ane.mlprogram.errors import ExecutionError
 
 Found = Callable[[object], None]
@@ -128,9 +129,9 @@ def test_model_of_another_build(kit: Kit, found: Found) -> None:
     models = kit.folder.parent / "compiled"
     mine = models / kit.machine.os_build / "conv.mlmodelc"
     if not mine.exists():
-        unfinished = mine.with_name("conv.unfinished.mlmodelc")
-        shutil.copytree(kit.compiled("conv-iOS18"), unfinished, dirs_exist_ok=True)
-        unfinished.rename(mine)
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_folder(mine) as new:
+            shutil.copytree(kit.compiled("conv-iOS18"), new)
     answers = {}
     for path in sorted({*models.glob("*/conv.mlmodelc")} - {mine}):
         arguments = (_load_and_predict, str(path), kit.units, *SHAPE)

@@ -145,20 +145,14 @@ def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("pytest_ane.report.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("pytest_ane.report.html"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.globals["cause"] = CAUSE
-    environment.filters["amount"] = amount
-    environment.filters["figure"] = figure_text
-    environment.filters["last"] = _last
-    environment.filters["limit"] = _limit
-    environment.filters["where"] = _where
-    environment.filters["prose"] = _prose
-    environment.filters["plain"] = lambda text: Markup(_prose(text)).striptags()
+    environment.filters |= {
+        "amount": amount, "figure": figure_text, "last": _last, "limit": _limit, "where": _where,
+        "prose": _prose, "plain": lambda text: Markup(_prose(text)).striptags(),
+    }  # fmt: skip
     return environment
 
 
@@ -212,15 +206,6 @@ class Change(NamedTuple):
     worse: bool
 
 
-class Turn(NamedTuple):
-    """A verdict that is another one now."""
-
-    subject: str
-    gate: str
-    before: str
-    after: str
-
-
 def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
     """What differs; empty where no run before is known. The memory has no verdicts and no limits.
 
@@ -234,15 +219,15 @@ def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
     before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
     pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
     turns = [
-        Turn(now.subject, " ".join((now.gate, now.part)).strip(), then.label, now.label)
-        for then, now in pairs
-        if then.label != now.label
-    ]
+        {"subject": now.subject, "gate": f"{now.gate} {now.part}".strip(),
+         "before": then.label, "after": now.label}
+        for then, now in pairs if then.label != now.label
+    ]  # fmt: skip
     asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
     red = {one.row.subject for one in judged if one.row.red}
     return {
         "since": run.earlier.label,
-        "turns": sorted(turns, key=lambda turn: turn.subject not in red),
+        "turns": sorted(turns, key=lambda turn: turn["subject"] not in red),
         "asked": asked,
         "figures": figures[:_MOST],
         "more": max(0, len(figures) - _MOST),
@@ -256,22 +241,17 @@ def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
 
 def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
     for one in judged:
-        then = before(earlier, one)
+        known = before(earlier, one)
         for figure in one.verdict.figures if one.verdict else ():
-            if figure.limit is not None and figure.name in then:
-                yield from _change(one, figure, then[figure.name])
-
-
-def _change(one: Judged, figure: Figure, then: Cell) -> Iterator[Change]:
-    now = figure.value
-    if isinstance(now, str) or isinstance(then, str) or then is None or figure.limit is None:
-        return
-    texts = amount(then, figure.unit), amount(now, figure.unit)
-    if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
-        return
-    size = abs(now - then) / (abs(figure.limit) or 1.0)
-    worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
-    yield Change(one.row.subject, one.gate, figure.label or figure.name, *texts, size, worse)
+            now, then = figure.value, known.get(figure.name)
+            if figure.limit is None or isinstance(now, str) or isinstance(then, str | None):
+                continue
+            texts = amount(then, figure.unit), amount(now, figure.unit)
+            if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
+                continue
+            name, size = figure.label or figure.name, abs(now - then) / (abs(figure.limit) or 1.0)
+            worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
+            yield Change(one.row.subject, one.gate, name, *texts, size, worse)
 
 
 def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:

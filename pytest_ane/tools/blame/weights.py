@@ -75,10 +75,6 @@ class Restorer:
             and others whose values are not the same; `names` are theirs.
         absent: names of compressed ones that have no counterpart.
         values: names of all of these by the program's values that hold them.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
     """
 
     def __init__(
@@ -108,11 +104,8 @@ class Restorer:
     ) -> Session:
         """A session of the artifact's program with some of its weights replaced.
 
-        Args:
-            exact: names of the weights that are those of the uncompressed form.
-            others: further weights by name, in float32.
-            precision: as of `Session`.
-            arithmetic: in place of the restorer's, which float32 excludes.
+        Those named `exact` are of the uncompressed form, `others` given in float32. `arithmetic` is
+        in place of the restorer's, which float32 excludes.
         """
         overrides = dict(self._stored)
         for pair in self.pairs:
@@ -191,14 +184,9 @@ def find_remedy(
 ) -> Remedy:
     """The first candidate that leaves a tenth of the squared error that restoring takes away.
 
-    Of an error that is not finite, one that leaves a tenth more than the exact weight.
-
-    Args:
-        weight: as it is stored.
-        candidates: bytes on disk and settings; the last of them leaves it uncompressed.
-        now: the shard's error as it is.
-        restored: the same with this weight exact.
-        error: compresses the weight and measures the shard's error.
+    Of an error that is not finite, one that leaves a tenth more than the exact weight. Candidates
+    are bytes on disk and settings, of which the last leave it uncompressed; `now` is the shard's
+    error as it is, `restored` that with this weight exact, `error` measures it with others.
     """
     gone = now**2 - restored**2 if np.isfinite(now) else restored**2
     limit = restored**2 + _LEFT * max(gone, 0.0)
