@@ -338,7 +338,7 @@ def lines(
     weights = f", weights of {device.held} bytes" if device.held else ""
     yield (
         f"{name} on {device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s, "
-        f"ridge {device.ridge:.3g} FLOP/B{lanes}{weights}"
+        f"ridge {1000 * device.peak / device.bandwidth:.3g} FLOP/B{lanes}{weights}"
     )
     if represent := [f"{g.subject} for {g.count} of {g.kind}" for g in groups if g.count > 1]:
         yield from wrap(f"counted: {', '.join(represent)}", 80, subsequent_indent="  ")

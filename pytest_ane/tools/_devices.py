@@ -59,11 +59,6 @@ class Device(BaseModel):
     tops: Rate | None = None
     sources: tuple[str, ...] = ()
 
-    @property
-    def ridge(self) -> float:
-        """Floating-point operations a byte from which on compute binds."""
-        return 1000 * self.peak / self.bandwidth
-
 
 @cache
 def published() -> dict[str, Device]:

@@ -32,8 +32,9 @@ from pytest_ane.project.entries import expanded
 from pytest_ane.records.verify import differences
 from pytest_ane.report import markdown
 from pytest_ane.report.figures import amount, limit_of
+from pytest_ane.report.html.subjects import changes_of, subjects
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, comparable, read_run, verdict_of
+from pytest_ane.report.run import Run, against, read_run, verdict_of
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, WriteUp, paths
 
@@ -250,7 +251,7 @@ def sections(answer: Answer) -> dict[str, str]:
         wrong=[(r, "; ".join(r.reasons) or r.summary) for r in rows if r.status != "passed"],
         causes=[(row.subject, finding) for row, finding in findings if finding.kind == CAUSE],
         warnings=_grouped(warned),
-        changes=list(_changes(answer, verdicts)),
+        changes=list(_changes(answer)),
         remedies=_grouped((_advice(f), row.subject) for row, f in advised if f.remedy),
         waiting=[row.name for row in rows if row.status == "not run"],
         red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
@@ -304,31 +305,21 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return made
 
 
-def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
+def _changes(answer: Answer) -> Iterator[str]:
     """What differs since the last write-up; figures only of what was measured alike."""
     if answer.last is None:
         return
-    run, before = answer.run, answer.last[1]
+    run = against(answer.run, before := answer.last[1])
     if before.facts.digest != run.facts.digest:
         yield "the manifest changed"
     old, new = ({**r.facts.versions, **r.facts.machine} for r in (before, run))
     yield from (f"{name} {then} -> {now}" for name, then, now in differences(old, new))
-    rows = {(row.gate, row.subject, row.part): row for row in before.rows}
-    for row, verdict in verdicts:
-        if (last := rows.get((row.gate, row.subject, row.part))) is None:
-            continue
-        who = f"{row.subject} {row.gate}:"
-        if last.label != row.label:
-            yield f"{who} {last.label} -> {row.label}"
-        then = verdict_of(last.data)
-        if then is None or not comparable(row, last) or verdict.basis != then.basis:
-            continue
-        for figure in verdict.figures:
-            was = then.figure(figure.name)
-            if was is not None and (figure.shown or figure.limit is not None):
-                texts = amount(was.value, was.unit), amount(figure.value, figure.unit)
-                if texts[0] != texts[1]:
-                    yield f"{who} {figure.label or figure.name} {' -> '.join(texts)}"
+    changes = changes_of(run, subjects(run))
+    for turn in changes["turns"]:
+        yield "{subject} {gate}: {before} -> {after}".format_map(turn)
+    yield from changes["asked"]
+    for each in changes["figures"]:
+        yield f"{each.subject} {each.gate}: {each.figure} {each.before} -> {each.after}"
 
 
 def _advice(finding: Finding) -> str:

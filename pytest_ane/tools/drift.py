@@ -14,7 +14,7 @@ from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict, some
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares, label
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -354,7 +354,7 @@ def sentence(causes: Causes) -> str:
     if causes.breaking:
         does = "breaks it: it fails" if len(causes.breaking) == 1 else "break it: each fails"
         still = ", and the stack as it is passes all the same" if holds else ""
-        return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{still}."
+        return f"{some(causes.breaking, _NAMED)} {does} alone in an otherwise exact stack{still}."
     start = "No shard breaks it" if holds else "Gradual, no single shard fails alone"
     worst = causes.effects[0]
     if math.isnan(worst.share):
@@ -363,12 +363,6 @@ def sentence(causes: Causes) -> str:
         f"{start}: {worst.shard} has the most of the KL ({worst.share:.0%}), and {causes.half} of "
         f"{len(causes.effects)} make up half."
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    *first, last = [*names[:_NAMED], *more]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _row(shard: ShardDrift) -> tuple[str, ...]:

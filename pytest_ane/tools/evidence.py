@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -279,11 +279,7 @@ def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
     for path in inventory.paths(options.what[0]):
         record = inventory.read(path)
         yield from _record(inventory, record)
-        verdict = None
-        if path not in inventory.used:
-            yield "verdict        none: no shard of the manifest uses this file"
-        else:
-            verdict = yield from _worth(inventory, path)
+        verdict = yield from _worth(inventory, path)
         data = json.loads(record.to_json())
         shown.append({"file": path, "record": data, "verdict": verdict})
     return shown
@@ -301,7 +297,10 @@ def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _worth(inventory: _Inventory, path: Path) -> Generator[str, None, dict[str, Any]]:
+def _worth(inventory: _Inventory, path: Path) -> Output:
+    if path not in inventory.used:
+        yield "verdict        none: no shard of the manifest uses this file"
+        return None
     gate, subject, system = inventory.used[path]
     try:
         verdict = judge(inventory.verified(gate, subject, system), subject)

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING
@@ -109,8 +110,9 @@ def run(options: argparse.Namespace) -> Output:
             )
         yield f"the same {len(trial.tokens)} tokens as plain decoding"
     # As many widths again as the one that was measured.
+    draft = partial(measured.lookup, shortest=options.ngram_min)
     widths = [
-        measured.yield_of(prompt.ids, trial.tokens, each, measured.Lookup(options.ngram_min))
+        measured.yield_of(prompt.ids, trial.tokens, each, draft)
         for each in range(2, min(2 * width, _CHARTED) + 1)
     ]
     return {
