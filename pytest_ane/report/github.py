@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
+from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code
 from pytest_ane.report.rows import Row, count, ranked
@@ -95,10 +96,8 @@ def _headline(rows: Sequence[Row]) -> str:
 def _counts(rows: Sequence[Row]) -> str:
     """`2 errors, 1 failed, 30 passed`."""
     numbers = Counter(row.label for row in ranked(rows))
-    return ", ".join(
-        f"{n} errors" if label == "error" and n > 1 else f"{n} {label}"
-        for label, n in numbers.items()
-    )
+    plural = {"error": "s"}
+    return ", ".join(counted(n, label, plural.get(label, "")) for label, n in numbers.items())
 
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:

@@ -127,11 +127,9 @@ class KindBound:
     """The least time of shards of one kind in a call; they run one after the other.
 
     Attributes:
-        weights, states, held: bytes of all of them.
-        macs: of all of them.
+        weights, states, held: bytes, and `macs`, of all of them.
         intensity: floating-point operations per byte streamed.
-        streaming: seconds to move weights, states, inputs and outputs.
-        computing: seconds to multiply and accumulate.
+        streaming, computing: seconds to move all bytes, and to multiply and accumulate.
         seconds: the sum of the longer of the two of each: at best they overlap.
         bound_by: the resource that takes longer: `bandwidth`, `compute`, or `both` among them.
     """
@@ -242,10 +240,7 @@ class Measured(BaseModel):
     Attributes:
         runtime: name and version: `mlx-lm 0.21, 4 bit`.
         device: `M4 Max GPU`; a share of the bound is shown only where it is the bound's device.
-        model: as the manifest names it.
-        tok_s: tokens a second.
         tokens: T, positions of a call.
-        joules_per_token: energy, where somebody measured it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -11,10 +11,10 @@ from typing import Any
 from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
-from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped
+from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Skipped
 from pytest_ane.report.figures import apart
 from pytest_ane.report.table import table
-from pytest_ane.report.verdict import reasons, row
+from pytest_ane.report.verdict import reasons, row, to_json
 
 _NAMED = 6
 _SHOWN = 10
@@ -71,22 +71,17 @@ def data(comparison: Comparison) -> dict[str, Any]:
     """The same as JSON data, with every operation and figure that differs."""
     compared = [
         vars(d)
-        | {"old": _side(d.old), "new": _side(d.new)}
+        | {which: {**vars(side), "verdict": to_json(side.verdict)}
+           for which, side in (("old", d.old), ("new", d.new))}
         | {"red": d.is_red, "confounded": d.is_confounded}
         for d in comparison.compared
-    ]
+    ]  # fmt: skip
     skipped = [
         {"file": one.file, "kind": one.kind, "reason": _reason(one, comparison.by)}
         for one in comparison.skipped
     ]
     about = {"by": comparison.by, "not_held": list(comparison.unheld)}
     return {**about, "compared": compared, "not_compared": skipped}
-
-
-def _side(side: Side) -> dict[str, Any]:
-    verdict = side.verdict
-    words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
-    return {**vars(side), "verdict": words}
 
 
 def _more(count: int) -> Iterator[str]:

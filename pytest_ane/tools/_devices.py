@@ -38,14 +38,12 @@ class Device(BaseModel):
     """A device profile.
 
     Attributes:
-        name: `M4 Max`.
         bandwidth: GB/s at which weights and states are streamed.
         peak: TFLOP/s; a multiply-accumulate is two operations.
         lanes: elements to a multiple of which the last axis is padded; 1 for no padding.
         held: bytes that a weight takes in memory; None where it is streamed as stored.
         memory: GB/s of the whole chip.
         tops: trillion operations a second as published.
-        sources: where the figures are from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -116,7 +116,6 @@ class Bisection:
             were looked for; `reference`, red with all shards exact.
         shards: those to blame, the least suspicious first; of `many` the first few of them.
         enough: how many of the worst suspects restored the verdict together.
-        evaluations: stacks that were evaluated, each once.
     """
 
     outcome: Literal["green", "unproven", "found", "many", "reference"]
@@ -253,8 +252,7 @@ def suspect_shards(
 class PrecomputedChain(Chain):
     """A chain whose logits on the golden prompts were computed before.
 
-    Attributes:
-        rows: logits `[T', V]` by prompt, beyond its end those of the reference's continuation.
+    `rows` are `[T', V]` by prompt, beyond its end those of the reference's continuation.
     """
 
     rows: Mapping[tuple[int, ...], FloatArray] = field(default_factory=dict)

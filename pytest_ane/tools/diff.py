@@ -114,8 +114,6 @@ class OpDifference:
     """How far an operation's result in one package is from that of the same name in another.
 
     Attributes:
-        op: kind of the operation, in the first package.
-        name: of its result.
         relative: |a - b| / |b| in Euclidean norms; infinite where the shapes differ, NaN where a
             value is not finite on one side only.
         largest: greatest absolute difference.

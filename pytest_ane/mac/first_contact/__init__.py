@@ -44,6 +44,7 @@ from pytest_ane.mlprogram.atomic import replacing_folder, write_atomically
 from pytest_ane.mlprogram.errors import ExecutionError
 
 T = TypeVar("T")
+Found = Callable[[object], None]
 SUITE, PARTS = Path(__file__).parent, ("machine", "core_ml", "backend")
 _SENT = ("results.jsonl", "recordings", "arithmetic")
 _SHORTEST_NAME = 2
@@ -52,14 +53,10 @@ _PLACE, _WORD = r"(?:{})(?![\w-])", r"(?<![^\W_])(?:{})(?![^\W_])"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run is of.
+    """What a run is of; `seconds` are how long one question to Core ML may take.
 
-    Attributes:
-        folder: of this run, for one build of macOS.
-        shard: the shard whose gates run; empty for a package of the suite's own.
-        manifest: that has the shard; empty for `shards.toml` in the current folder.
-        replay: a folder with a script that answers for Core ML; empty for Core ML itself.
-        seconds: how long one question to Core ML may take.
+    An empty `shard` is a package of the suite's own, an empty `manifest` `shards.toml` in the
+    current folder; `replay` is a folder with a script that answers for Core ML, empty for itself.
     """
 
     folder: Path
@@ -82,9 +79,7 @@ class Result:
 def run(setup: Setup, keyword: str = "") -> list[Result]:
     """Run the tests that `pytest -k` chooses and that have no result yet; the results of all.
 
-    Raises:
-        ExecutionError: the folder cannot be written, or no test is chosen.
-        KeyboardInterrupt: Ctrl-C; what was measured is kept.
+    `ExecutionError` where the folder cannot be written, or no test is chosen.
     """
     try:
         setup.folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +110,7 @@ def kit(pytestconfig: pytest.Config) -> Kit:
 
 
 @pytest.fixture
-def found(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+def found(record_property: Callable[[str, object], None]) -> Found:
     """`found("3 of 3 ops on the ANE")`: what the machine did, for the table."""
     return partial(record_property, "found")
 

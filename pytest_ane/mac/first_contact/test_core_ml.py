@@ -14,13 +14,12 @@ import pytest
 
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools
-from pytest_ane.mac.first_contact import Kit
+from pytest_ane.mac.first_contact import Found, Kit
 from pytest_ane.mac.first_contact._packages import PIXELS, SHAPE
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.atomic import replacing_folder
 from pytest_ane.mlprogram.errors import ExecutionError
 
-Found = Callable[[object], None]
 LOADS, READS = 240, 1000
 _LEAK = 64 << 20
 """Bytes that a process may grow by over the later loads or reads."""
@@ -77,8 +76,8 @@ def _predict(path: str, units: str, value: Any) -> Array:
     return np.asarray(output)
 
 
-def _make_state(path: str, units: str) -> None:
-    _load(path, units).make_state()
+def _make_state(path: str, units: str) -> Any:
+    return _load(path, units).make_state()
 
 
 def _error_of(function: Callable[..., object], *arguments: Any) -> Exception | None:
@@ -167,7 +166,7 @@ def _grown_by_loads(path: str, units: str) -> int:
 
 
 def _grown_by_reads(path: str, units: str) -> int:
-    state = _load(path, units).make_state()
+    state = _make_state(path, units)
     return _grown(READS, lambda: state.read_state("total"))
 
 

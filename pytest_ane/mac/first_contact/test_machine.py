@@ -14,10 +14,9 @@ import pytest
 
 from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.machine import is_replaced
-from pytest_ane.mac.first_contact import Kit
+from pytest_ane.mac.first_contact import Found, Kit
 from pytest_ane.mlprogram.model import read_model
 
-Found = Callable[[object], None]
 Ops = Counter[tuple[str, str]]
 
 

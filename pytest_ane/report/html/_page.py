@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -82,10 +83,8 @@ def _headline(run: Run) -> str:
     broken = len(run.rows) - len(judged)
     warned = sum(row.warned for row in judged)
     parts = [f"{red} of {counted(len(judged), 'gate')} red"]
-    if not judged:
-        parts = ["No gate was judged"]
-    elif not red and not waiting:
-        parts = [f"All {counted(len(judged), 'gate')} passed"]
+    if not red and not waiting:
+        parts = [f"All {counted(len(judged), 'gate')} passed" if judged else "No gate was judged"]
     parts += [f"{waiting} not run"] if waiting else []
     parts += [f"{warned} with a warning"] if warned else []
     parts += [f"{counted(broken, 'test')} broke down"] if broken else []
@@ -170,9 +169,7 @@ def _template(name: str) -> Template:
 
 
 def _text(name: str) -> str:
-    loader = _environment().loader
-    assert loader is not None
-    return loader.get_source(_environment(), name)[0]
+    return files(__package__).joinpath("templates", name).read_text("utf-8")
 
 
 def _where(finding: Finding) -> str:

@@ -312,12 +312,9 @@ def _finite(value: Cell, otherwise: float = 0.0) -> float:
     return float(value)
 
 
-def _short(value: Cell) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return amount(value) if not math.isfinite(value) else f"{value:.3g}"
-    return str(value)
+def _short(value: float) -> str:
+    text = f"{value:.3g}" if math.isfinite(value) else amount(value)
+    return str(value) if isinstance(value, int) else text
 
 
 # What differs from the run before: verdicts that turned, limits, figures.
@@ -392,8 +389,8 @@ def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
     """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
     seen: Counter[str] = Counter()
     for then, now in pairs:
-        old = {f["name"]: f for f in _data(then)}
-        for figure in _data(now):
+        old = {f["name"]: f for f in (then.data or {}).get("figures", ())}
+        for figure in (now.data or {}).get("figures", ()):
             was = old.get(figure["name"], {}).get("limit")
             limit = figure.get("limit")
             # Limits that a measurement brings along move with it.
@@ -409,10 +406,6 @@ def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
     if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
         of = counted(count, "verdict")
         yield f"figures of {of} are not compared: another backend or machine measured them before"
-
-
-def _data(row: Row) -> Sequence[Mapping[str, Any]]:
-    return row.data["figures"] if row.data else ()
 
 
 def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:

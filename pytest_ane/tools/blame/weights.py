@@ -46,9 +46,8 @@ _LEFT = 0.1
 class WeightPair:
     """A weight in the artifact, as `operation` yields it, and in its uncompressed form.
 
-    Attributes:
-        stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
-            where the uncompressed form has no weight of this name and shape, or the same one.
+    Values are in float32, as arrays or to be decoded by rows; `exact` is None where the
+    uncompressed form has no weight of this name and shape, or the same one.
     """
 
     weight: Weight
@@ -161,12 +160,9 @@ def _agree(stored: Any, exact: Any) -> bool:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Suggested compression for a weight.
+    """Suggested compression for a weight, as `compression.overrides` would name it.
 
-    Attributes:
-        settings: as `compression.overrides` would name them.
-        error: the shard's, with this weight compressed so and all others as they are.
-        more: bytes that it takes beyond those of today.
+    `error` is the shard's with all others as they are, `more` the bytes beyond those of today.
     """
 
     settings: Settings
