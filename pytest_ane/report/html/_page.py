@@ -169,7 +169,7 @@ def _template(name: str) -> Template:
 
 
 def _text(name: str) -> str:
-    return files(__package__).joinpath("templates", name).read_text("utf-8")
+    return (files(__package__) / "templates" / name).read_text("utf-8")
 
 
 def _where(finding: Finding) -> str:
