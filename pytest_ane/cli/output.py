@@ -59,9 +59,7 @@ a line of more than 4,000 characters without its middle.
 class Failed(NamedTuple):
     """What a command returns that has a result and yet ends with exit code 1.
 
-    Attributes:
-        error: one sentence for stderr.
-        data: the result; in JSON it stands beside `error`.
+    `error` is one sentence for stderr; in JSON it stands beside `data`.
     """
 
     error: str
@@ -69,12 +67,7 @@ class Failed(NamedTuple):
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run a parsed command and print its output; its exit code.
-
-    Raises:
-        OutputError: the disk under standard output is full, or the like.
-        BrokenPipeError: the reader of standard output is gone.
-    """
+    """Run a parsed command and print its output, as of `write`; its exit code."""
     if options.json:
         _quiet.set()
     try:
@@ -140,9 +133,7 @@ def _printed(lines: Output) -> Any:
 def write(text: str, end: str = "\n") -> None:
     """Print a line at once; or with nothing in it, what argparse has printed.
 
-    Raises:
-        BrokenPipeError: nobody reads any more.
-        OutputError: standard output cannot be written.
+    `BrokenPipeError` where nobody reads any more, `OutputError` where it cannot be written.
     """
     try:
         print(text, end=end, flush=True)

@@ -99,10 +99,8 @@ class Recording:
     def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.
 
-        Plans of one model come in the order in which they were made, the last again and again.
-
-        Raises:
-            RecordingError: plans are recorded, but not of this model with these compute units.
+        Plans of one model come in the order in which they were made, the last again and again;
+        `RecordingError` where plans are recorded, but not of this model with these compute units.
         """
         if not self._recorded:
             return None

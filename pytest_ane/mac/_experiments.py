@@ -59,12 +59,8 @@ class Sample(NamedTuple):
 class Experiment:
     """A program of one operation, its inputs, and the rows of its output.
 
-    Attributes:
-        name: on the command line, and at the beginning of its rows' `id`.
-        op: what its rows call the operation, whose name in MIL is `kind`.
-        question: what it settles.
-        inputs: fp16 numbers as float32, by name.
-        body: makes the operation of coremltools' builder and the inputs' variables.
+    Rows begin with its `name`, and call `op` the operation whose name in MIL is `kind`. Inputs are
+    fp16 numbers as float32; `body` makes the operation of coremltools' builder and their variables.
     """
 
     name: str

@@ -310,9 +310,6 @@ def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> d
 
     Multi-arrays have the declared type (fp16 comes as fp32), a scalar has one element; images are
     PIL images; a classifier's label is text or a number, its probabilities are a dictionary.
-
-    Raises:
-        ExecutionError: an image is declared and PIL is not installed, or the result is none.
     """
     features = {f.name: f for f in model.outputs}
     return {

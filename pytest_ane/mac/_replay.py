@@ -9,15 +9,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest_ane
 from pytest_ane.mac._script import NAME, Mac, Script
 from pytest_ane.mac.predict import MACOS, NATIVE, in_place
 from pytest_ane.mlprogram.errors import RecordingError
-
-if TYPE_CHECKING:
-    pass
 
 
 class Replayer:

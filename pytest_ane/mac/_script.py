@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from pytest_ane.manifest.evidence import ComputeUnits
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import RecordingError
+from pytest_ane.mlprogram.strict_json import first_error
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"
@@ -152,7 +152,7 @@ class Script:
                 "Script.save wrote."
             ) from None
         except ValidationError as error:
-            raise RecordingError(f"{file}: {_first(error.errors()[0])}") from None
+            raise RecordingError(f"{file}: {first_error(error)}.") from None
 
     def save(self, folder: Path | str) -> Path:
         """Write `script.json` into a folder, which is made; returns the folder."""
@@ -170,9 +170,3 @@ def stale(at: Point = "plan") -> Failure:
 def code_14(at: Point = "plan", *, times: int | None = 1) -> Failure:
     """Error -14, the first `times` times; None for ever."""
     return Failure(at, _CODE_14, times=times)
-
-
-def _first(error: Mapping[str, Any]) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
-    message = str(error["msg"])
-    return f"{where.lstrip('.') or 'the script'}: {message[:1].lower()}{message[1:]}."

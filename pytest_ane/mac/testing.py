@@ -138,10 +138,7 @@ def coreml_replay() -> Iterator[Callable[[Script | Path | str], Replayer]]:
 
 
 class SlowRunner:
-    """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
-
-    The seconds are added to each call.
-    """
+    """A runner whose every prediction takes longer, of the processor's, and so everybody's time."""
 
     def __init__(self, runner: Any, seconds: float) -> None:
         self._runner = runner
@@ -162,10 +159,9 @@ class SlowRunner:
 
 @contextmanager
 def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
-    """While it is entered, shards predict so many seconds slower, on either backend.
+    """While it is entered, shards predict slower, on either backend.
 
-    Args:
-        seconds: by pattern of shard ids (`L01`, `head.*`), or of an own package's name.
+    Seconds are by a pattern of shard ids (`L01`, `head.*`), or of an own package's name.
     """
     # Not on top: their import fixes numpy's threads, and takes a second.
     from pytest_ane.backends import CoreMLBackend, CpuBackend

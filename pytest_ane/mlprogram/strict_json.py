@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _AS_THEY_ARE = frozenset({str, int, bool, NoneType})
 
@@ -46,6 +49,14 @@ def strict(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: strict(getattr(value, field.name)) for field in fields(value)}
     return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def first_error(error: ValidationError) -> str:
+    """`devices[0].peak: field required`, the first of what is wrong with a record."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    where, says = "".join(parts).lstrip("."), first["msg"][:1].lower() + first["msg"][1:]
+    return f"{where}: {says}" if where else says
 
 
 class _Refused(ValueError):

@@ -112,35 +112,30 @@ class Canaries:
         except UnprovenError as error:
             verdict = nothing(gate.name, canary.qualified, str(error))
         except AneError as error:
-            return unknown(gate.name, brief(str(error)))
+            return complaint_of(gate.name, "error", brief(str(error)))
         # Whatever else went wrong: the canary has not passed, and the others must not be built.
         except Exception as error:
-            return unknown(gate.name, repr(error))
+            return complaint_of(gate.name, "error", repr(error))
         verdict = enforced(verdict, self._space, recorded=source.record is not None)
         allowed = verdict.status == "unproven" and self._space.allows_unproven(verdict.subject)
         passed = allowed or verdict.status == "passed"
-        return "" if passed else failed(verdict.gate, verdict.status)
+        return "" if passed else complaint_of(verdict.gate, verdict.status)
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:
     """The complaint that a test's report makes; None where it decides nothing yet."""
     if report.failed:
         facts = dict(report.user_properties)
-        status = str(facts.get("ane.status", "failed"))
-        if status in ("error", "not run"):
-            return unknown(gate, str(facts["ane.summary"]))
-        return failed(gate, status)
+        why = str(facts.get("ane.summary", ""))
+        return complaint_of(gate, str(facts.get("ane.status", "failed")), why)
     return "" if report.when == "call" and report.passed else None
 
 
-def failed(gate: str, status: str = "failed") -> str:
-    """`failed placement`, or `left placement unproven`."""
+def complaint_of(gate: str, status: str, why: str = "") -> str:
+    """`failed placement`, `left placement unproven`, `has no verdict on placement: ...`."""
+    if status in ("error", "not run"):
+        return f"has no verdict on {gate}: {why}"
     return f"left {gate} unproven" if status == "unproven" else f"failed {gate}"
-
-
-def unknown(gate: str, why: str) -> str:
-    """`has no verdict on placement: ...`."""
-    return f"has no verdict on {gate}: {why}"
 
 
 def _first(complaints: Mapping[GateTest, str]) -> str:

@@ -49,7 +49,6 @@ class GateFile(pytest.Module):
         return load(self.path)
 
     def funcnamefilter(self, name: str) -> bool:
-        """Whether a function is a gate."""
         return name.startswith("test_")
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
@@ -64,7 +63,6 @@ class RefusedModel(pytest.Collector):
     """A model whose source cannot be used: one error, which no `-k` or `-m` deselects."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Say why."""
         from pytest_ane.plugin import _workspace as workspace
 
         raise self.CollectError(workspace.of(self.config).refused[self.name])

@@ -52,7 +52,8 @@ _MOST_WORDS = 8
 
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Compare due and judged at the end; `UsageError` where `addopts` asks for a run of no test."""
-    line = _command_line(config)
+    # What the person typed, without `addopts` of files and of the environment.
+    line = config._parser.parse_known_args([*map(str, config.invocation_params.args)])
     for name, option in _NOT_RUN.items():
         if getattr(config.option, name) and not getattr(line, name):
             raise pytest.UsageError(
@@ -194,12 +195,6 @@ class Due:
 
 def _nodeid(test: GateTest) -> str:
     return f"{FOLDER}/test_{test.gate}.py::test_{test.gate}[{test.id}]"
-
-
-def _command_line(config: pytest.Config) -> Namespace:
-    """What the person typed, without `addopts` of files and of the environment."""
-    args = [str(arg) for arg in config.invocation_params.args]
-    return config._parser.parse_known_args(args)
 
 
 def _must_match(expression: str, knows: Callable[[str], bool]) -> bool:

@@ -96,11 +96,7 @@ OPTIONS = (
         action="append",
         has_twin=False,
     ),
-    Option(
-        "ane_manifest",
-        "the manifest (default: shards.toml in the root directory)",
-        metavar="FILE",
-    ),
+    Option("ane_manifest", "the manifest (default: shards.toml in the root directory)", "FILE"),
     Option(
         "ane_cache",
         "where built shards and recorded references are kept (default: the user's cache)",
@@ -228,11 +224,7 @@ OPTIONS = (
         action="store_true",
         has_twin=False,
     ),
-    Option(
-        "ane_evidence",
-        "where evidence is kept (default: evidence beside the manifest)",
-        metavar="DIR",
-    ),
+    Option("ane_evidence", "where evidence is kept (default: evidence beside the manifest)", "DIR"),
     Option(
         "ane_rehash",
         "read every artifact, cache entry and source again, whatever is remembered of its digest; "

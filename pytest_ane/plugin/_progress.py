@@ -94,11 +94,9 @@ class Watcher(threading.Thread):
             self._screen.write("")
 
     def __enter__(self) -> None:
-        """Begin."""
         self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Erase the line and end."""
         self._stop_now.set()
         self.join()
 

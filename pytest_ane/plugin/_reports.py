@@ -286,12 +286,12 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
         if row.place is not None:
             test = (rootdir / row.place[0]).resolve()
             inside = test.is_relative_to(root)
-            return Place(test.relative_to(root).as_posix(), row.place[1]) if inside else None
+            return (test.relative_to(root).as_posix(), row.place[1]) if inside else None
         if not known:
             return None
         model, _, shard = row.subject.partition(":")
         table = ("models", model, "shard", without_function(shard)[0])
-        return Place(file, line_of(lines, table)) if row.gate else None
+        return (file, line_of(lines, table)) if row.gate else None
 
     return place
 

@@ -60,7 +60,6 @@ def begin(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """One line with what decides the verdicts."""
     return [_summary.header_line(config)]
 
 
@@ -115,7 +114,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """The table of verdicts, worst first."""
     if not config.getoption("no_summary", False):
         _summary.write(terminalreporter, config)
 

@@ -123,6 +123,7 @@ def row_of(report: Any) -> Row | None:
     if "ane.gate" not in facts:
         return None
     file, _, line = str(facts.get(PLACE, "")).rpartition(":")
+    marks = str(facts.get("ane.variant", "")), "synthetic" if "ane.source" in facts else ""
     return Row(
         gate=str(facts["ane.gate"]),
         subject=str(facts["ane.subject"]),
@@ -133,10 +134,7 @@ def row_of(report: Any) -> Row | None:
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
         place=(file, int(line)) if file else None,
         data=StoredVerdict(packed) if (packed := getattr(report, "ane_verdict", None)) else None,
-        marks=(
-            *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
-            *(["synthetic"] if "ane.source" in facts else []),
-        ),
+        marks=tuple(filter(None, marks)),
         test=report.nodeid,
         part=getattr(report, "ane_part", ""),
     )

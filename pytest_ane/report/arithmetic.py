@@ -12,22 +12,18 @@ _MOST_KINDS = 6
 _MOST_NAMES = 3
 
 
-def rules_line(shares: RuleShares) -> str:
-    """By which rules a result was computed, with the kinds of operations that have none."""
+def rules_lines(shares: RuleShares) -> Iterator[str]:
+    """By which rules a result was computed, and a line each for what overflowed and what may."""
     if not shares.operations:
-        return f"{SIMULATED}: no operation computed anything"
+        yield f"{SIMULATED}: no operation computed anything"
+        return
     parts = []
     if shares.products:
         parts.append(f"multiply-accumulates by rules {_graded(shares.shares_of_products)}")
     by = "" if parts else "by rules "
     parts.append(f"operations {by}{_graded(shares.shares_of_operations)}")
     kinds = f" ({some(shares.unknown, _MOST_KINDS)})" if shares.unknown else ""
-    return f"{SIMULATED}: {'; '.join(parts)}{kinds}"
-
-
-def rules_lines(shares: RuleShares) -> Iterator[str]:
-    """The same, and a line each for what overflowed and for what may."""
-    yield rules_line(shares)
+    yield f"{SIMULATED}: {'; '.join(parts)}{kinds}"
     if shares.infinite:
         yield f"overflowed to infinity: {_outputs(shares.infinite)}"
     if shares.may_overflow:

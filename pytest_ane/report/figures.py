@@ -54,7 +54,9 @@ def limit_of(limit: float, unit: str) -> str:
 
 def figure_text(figure: Figure) -> str:
     """A figure and its limit: `cosine 0.9950 (needs 0.97)`, `cosine 0.9500 < 0.97 (worst of 2)`."""
-    text = _beside_limit(figure)
+    text = amount(figure.value, figure.unit)
+    if figure.limit is not None:
+        text, _ = apart(figure.value, figure.limit, figure.unit)
     if figure.of is not None:
         text = f"{figure.value:,} of {figure.of:,} {_counted(int(figure.of), figure.unit)}"
     if figure.label:
@@ -72,13 +74,13 @@ def figure_text(figure: Figure) -> str:
     return f"{text} {'<' if figure.good == 'above' else '>'} {limit}{note}"
 
 
-def _beside_limit(figure: Figure) -> str:
+def apart(value: Cell, other: Cell, unit: str) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart."""
     for more in range(_MOST_DIGITS):
-        text = amount(figure.value, figure.unit, more)
-        limit = figure.limit
-        if limit is None or figure.value == limit or text != amount(limit, figure.unit, more):
+        texts = amount(value, unit, more), amount(other, unit, more)
+        if value == other or texts[0] != texts[1]:
             break
-    return text
+    return texts
 
 
 def _plain(value: float, more: int) -> str:

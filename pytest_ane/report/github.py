@@ -10,8 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import TypeAlias
 
+from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code
 from pytest_ane.report.rows import Row, count, ranked
@@ -25,13 +26,8 @@ _NOTE = 200
 """Bytes kept free for the line that counts what was left out."""
 _MEANINGFUL = re.compile(r"([]!#$&()*+.:<>@[\\^_`{|}~-])")
 """Punctuation that can mean something in GitHub's Markdown: mentions, links and formulas, too."""
-
-
-class Place(NamedTuple):
-    """A line (from 1) of a file, relative to the repository's root."""
-
-    file: str
-    line: int | None = None
+Place: TypeAlias = tuple[str, int | None]
+"""A file, relative to the repository's root, and a line of it, from 1."""
 
 
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
@@ -100,18 +96,16 @@ def _headline(rows: Sequence[Row]) -> str:
 def _counts(rows: Sequence[Row]) -> str:
     """`2 errors, 1 failed, 30 passed`."""
     numbers = Counter(row.label for row in ranked(rows))
-    return ", ".join(
-        f"{n} errors" if label == "error" and n > 1 else f"{n} {label}"
-        for label, n in numbers.items()
-    )
+    plural = {"error": "s"}
+    return ", ".join(counted(n, label, plural.get(label, "")) for label, n in numbers.items())
 
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:
     """`::error file=shards.toml,line=3,title=...::...`."""
     properties = {"title": _plain(title)}
     if place is not None:
-        line = {} if place.line is None else {"line": str(place.line)}
-        properties = {"file": place.file, **line, **properties}
+        file, line = place
+        properties = {"file": file, **({"line": str(line)} if line else {}), **properties}
     texts = {n: _data(v).replace(":", "%3A").replace(",", "%2C") for n, v in properties.items()}
     given = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"::{level} {given}::{_data(message[:LONGEST])}"

@@ -96,8 +96,7 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
     for word, results in found.items():
         for made in graphs:
             nodes = {node["id"] for node in made["nodes"]}
-            known = {name: value for name, value in results.items() if name in nodes}
-            if known:
+            if known := {name: value for name, value in results.items() if name in nodes}:
                 of = {"name": word, "results": known, **more.get(word, {})}
                 data.setdefault(word, {})[made["id"]] = of
     return data

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
-from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Segment
+from pytest_ane.gates.placement.segmenter import Off, Placed, Predicted, Prediction
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
@@ -64,19 +64,16 @@ def _counted(summary: Summary) -> Iterator[str]:
     else:
         yield f"GPU {summary.devices.get('GPU', 0)}"
         yield f"CPU {summary.devices.get('CPU', 0)}"
-    if summary.unassigned:
-        yield f"{summary.unassigned} without a device"
     if summary.compile_time:
         total = sum(summary.compile_time.values())
         yield f"{total} compile-time ({_counts(summary.compile_time)})"
-    if summary.folded:
-        yield f"{summary.folded} folded by the compiler"
     if summary.added:
         yield f"added by the compiler {_counts(summary.added)}"
-    if summary.renamed:
-        yield f"{summary.renamed} renamed by the compiler"
-    if summary.boundary_casts:
-        yield f"{summary.boundary_casts} boundary op{'s' if summary.boundary_casts > 1 else ''}"
+    others = {
+        "without a device": summary.unassigned, "folded by the compiler": summary.folded,
+        "renamed by the compiler": summary.renamed, "at the boundary": summary.boundary_casts,
+    }  # fmt: skip
+    yield from (f"{count} {what}" for what, count in others.items() if count)
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -104,34 +101,21 @@ class Group:
 def off_groups(prediction: Prediction) -> list[Group]:
     """Operations off the ANE by reason, in the order in which reasons first appear."""
     kinds = {op.name: op.kind for op in prediction.operations}
-    groups: dict[tuple[str, str], list[int]] = {}
-    neighbours: dict[tuple[str, str], dict[str, None]] = {}
+    groups: dict[tuple[str, str], dict[int, Off]] = {}
     for index, op in enumerate(prediction.operations):
         if op.off:
             key = (op.off.cause, op.off.limit or kinds.get(op.off.neighbour, ""))
-            groups.setdefault(key, []).append(index)
-            neighbours.setdefault(key, {})[op.off.neighbour] = None
-    operations = prediction.operations
-    return [
-        Group(
-            _reason(*key, [*neighbours[key]]),
-            tuple(members),
-            _short(operations[index] for index in members),
-        )
-        for key, members in groups.items()
-    ]
+            groups.setdefault(key, {})[index] = op.off
+    return [_off_group(*key, members) for key, members in groups.items()]
 
 
-def _reason(cause: str, what: str, neighbours: Sequence[str]) -> str:
+def _off_group(cause: str, what: str, members: Mapping[int, Off]) -> Group:
+    reason = f"not supported: {what}" if cause == "unsupported" else cause
     if cause == "neighbour":
-        names = some((f"`{plain(name)}`" for name in neighbours), _NAMES)
-        return f"pulled along by {what} {names}"
-    return f"not supported: {what}" if cause == "unsupported" else cause
-
-
-def _short(placed: Iterable[Placed]) -> tuple[float, float] | None:
-    short = [op.off.short_ms for op in placed if op.off and op.off.short_ms is not None]
-    return (min(short), max(short)) if short else None
+        names = dict.fromkeys(f"`{plain(off.neighbour)}`" for off in members.values())
+        reason = f"pulled along by {what} {some(names, _NAMES)}"
+    short = [off.short_ms for off in members.values() if off.short_ms is not None]
+    return Group(reason, tuple(members), (min(short), max(short)) if short else None)
 
 
 def undecided_groups(prediction: Prediction) -> list[Group]:
@@ -211,14 +195,7 @@ def _segments(prediction: Prediction) -> Iterator[str]:
         head = f"{segment.unit}  {_ms(segment.ms)}  {counted(len(members), 'op')}"
         yield f"  {number}. {head}: {names}"
         yield f"     {_placed(members)}"
-    if rest := segments[_SEGMENTS:]:
-        yield f"  and {_rest(rest)}; --json has all of them"
-
-
-def _rest(segments: Sequence[Segment]) -> str:
-    ane = [segment for segment in segments if segment.unit == "ANE"]
-    total = sum(segment.ms for segment in segments)
-    return f"{counted(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
+    yield from _more(len(segments) - _SEGMENTS, "segments")
 
 
 def _work(prediction: Prediction) -> Iterator[str]:
@@ -226,8 +203,7 @@ def _work(prediction: Prediction) -> Iterator[str]:
     for work in ("large", "small", "unknown"):
         members = [op for op in prediction.operations if op.work == work]
         if members:
-            yield f"  - {counted(len(members), 'op')} in rows of {work} work"
-            yield f"    {_placed(members)}: {some((plain(op.name) for op in members), _NAMES)}"
+            yield from _members(members, f"in rows of {work} work")
 
 
 def _reasons(prediction: Prediction) -> Iterator[str]:
@@ -246,9 +222,13 @@ def _reasons(prediction: Prediction) -> Iterator[str]:
 def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[str]:
     for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
         members = [operations[index] for index in group.operations]
-        yield f"  - {counted(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"
-        yield f"    {_placed(members)}: {some((plain(op.name) for op in members), _NAMES)}"
+        yield from _members(members, f"{plain(group.reason)}{_short_of(group)}:")
     yield from _more(len(groups) - _GROUPS, "reasons")
+
+
+def _members(members: Sequence[Placed], what: str) -> Iterator[str]:
+    yield f"  - {counted(len(members), 'op')} {what}"
+    yield f"    {_placed(members)}: {some((plain(op.name) for op in members), _NAMES)}"
 
 
 def _short_of(group: Group) -> str:

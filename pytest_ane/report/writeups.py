@@ -16,7 +16,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from textwrap import shorten
@@ -26,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_ane.gates.verdict import some
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.mlprogram.strict_json import parse_json
+from pytest_ane.mlprogram.strict_json import first_error, parse_json
 
 FOLDER = "experiments"
 """Of write-ups, beside the manifest."""
@@ -74,11 +73,6 @@ class WriteUp:
         _, *pieces = _HEADING.split(self.body)
         return dict(zip(pieces[::2], map(str.strip, pieces[1::2]), strict=True))
 
-    @property
-    def manifest(self) -> Path:
-        """The manifest's path."""
-        return self.path.parent / self.head.manifest
-
     def beside(self, suffix: str) -> Path:
         """A file of the same number and slug: `.jsonl` the run, `.toml` the manifest as it was."""
         return self.path.with_name(f"{self.path.stem}{suffix}")
@@ -96,21 +90,29 @@ class WriteUp:
 
     def save(self) -> None:
         """Write the file in one step; `ReportError` where it cannot be written."""
-        with _one_sentence(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, f"{self.head}{self.body}".encode())
+        write(self.path, f"{self.head}{self.body}".encode())
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file of a write-up or a page, in a folder that is made; else `ReportError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    except OSError as error:
+        raise ReportError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def read(path: Path) -> WriteUp:
     """A write-up from its file; `ReportError` names file and line where its head is damaged."""
-    with _one_sentence(path):
+    try:
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than any write-up should.")
-        try:
-            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        except UnicodeDecodeError as error:
-            line = error.object[: error.start].count(b"\n") + 1
-            raise ReportError(f"{path}:{line}: not UTF-8 text; save it as UTF-8.") from None
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ReportError(f"{path}:{line}: not UTF-8 text; save it as UTF-8.") from None
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}.") from None
     lines = text.split("\n")
     if lines[0] != _RULE or _RULE not in lines[1:]:
         raise ReportError(
@@ -138,9 +140,7 @@ def _head(path: Path, lines: Sequence[str]) -> Head:
     try:
         return TypeAdapter(Head).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        wrong = f"{first['loc'][0]}: {first['msg'].lower()}"
-        raise ReportError(f"{path}: {wrong}; take the head from git.") from None
+        raise ReportError(f"{path}: {first_error(error)}; take the head from git.") from None
 
 
 def paths(folder: Path) -> list[Path]:
@@ -203,16 +203,6 @@ def slug(text: str) -> str:
     words = re.findall(r"[a-z0-9]+", latin)
     made = shorten(" ".join(words), _LONGEST_SLUG, placeholder="").replace(" ", "-")
     return made or (words[0][:_LONGEST_SLUG] if words else "experiment")
-
-
-@contextmanager
-def _one_sentence(path: Path) -> Iterator[None]:
-    """Errors of the file system as a `ReportError`."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or path
-        raise ReportError(f"{where}: {(error.strerror or str(error)).lower()}.") from None
 
 
 @dataclass(frozen=True)

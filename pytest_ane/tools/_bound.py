@@ -19,13 +19,14 @@ from pytest_ane.gates.throughput.stored import read_stored
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.executor.shapes import largest_tokens
+from pytest_ane.mlprogram.strict_json import first_error
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
 from pytest_ane.tools._costs import Costs, costs_of
-from pytest_ane.tools._devices import THIS_MACHINE, Device, first_error
+from pytest_ane.tools._devices import THIS_MACHINE, Device
 
 _GIGA, _TERA = 1e9, 1e12
 _ALL = "all"
@@ -52,9 +53,6 @@ def model_groups(path: Path, name: str | None, cache: Path | None) -> tuple[str,
     """A manifest's model: its name, its groups of shards, and the largest T that all of them take.
 
     Of what is not built, one of each group is.
-
-    Raises:
-        AneError: the manifest, the model or a package cannot be used.
     """
     project = read_project(path, cache)
     model = choose_model(project.manifest, name)
@@ -129,11 +127,9 @@ class KindBound:
     """The least time of shards of one kind in a call; they run one after the other.
 
     Attributes:
-        weights, states, held: bytes of all of them.
-        macs: of all of them.
+        weights, states, held: bytes, and `macs`, of all of them.
         intensity: floating-point operations per byte streamed.
-        streaming: seconds to move weights, states, inputs and outputs.
-        computing: seconds to multiply and accumulate.
+        streaming, computing: seconds to move all bytes, and to multiply and accumulate.
         seconds: the sum of the longer of the two of each: at best they overlap.
         bound_by: the resource that takes longer: `bandwidth`, `compute`, or `both` among them.
     """
@@ -213,7 +209,6 @@ class CallBound:
         return self.rate_of(self.total.seconds)
 
     def rate_of(self, seconds: float) -> float:
-        """Tokens a second of a call that takes so long."""
         return (self.tokens or 1) / seconds
 
 
@@ -245,10 +240,7 @@ class Measured(BaseModel):
     Attributes:
         runtime: name and version: `mlx-lm 0.21, 4 bit`.
         device: `M4 Max GPU`; a share of the bound is shown only where it is the bound's device.
-        model: as the manifest names it.
-        tok_s: tokens a second.
         tokens: T, positions of a call.
-        joules_per_token: energy, where somebody measured it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -266,11 +258,7 @@ def read_measured(text: str, model: str, device: Device) -> Measured:
 
     That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
     (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an object as
-    `Measured` has it.
-
-    Raises:
-        ManifestError: it is neither, cannot be read, or is of another model or device.
-        UnprovenError: it is a damaged run of pytest-benchmark.
+    `Measured` has it; `AneError` where it is neither, or of another model or device.
     """
     if text.endswith(".json"):
         return _stored(Path(text), model, device)
@@ -345,7 +333,7 @@ def lines(
     weights = f", weights of {device.held} bytes" if device.held else ""
     yield (
         f"{name} on {device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s, "
-        f"ridge {device.ridge:.3g} FLOP/B{lanes}{weights}"
+        f"ridge {1000 * device.peak / device.bandwidth:.3g} FLOP/B{lanes}{weights}"
     )
     if represent := [f"{g.subject} for {g.count} of {g.kind}" for g in groups if g.count > 1]:
         yield from wrap(f"counted: {', '.join(represent)}", 80, subsequent_indent="  ")

@@ -11,16 +11,15 @@ from typing import Any
 from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
-from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped
-from pytest_ane.report.figures import amount
+from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Skipped
+from pytest_ane.report.figures import apart
 from pytest_ane.report.table import table
-from pytest_ane.report.verdict import reasons, row
+from pytest_ane.report.verdict import reasons, row, to_json
 
 _NAMED = 6
 _SHOWN = 10
 """Rows of a table; the data has all."""
 _WORD = {"os": "system", "chip": "chip"}
-_MOST_DIGITS = 8
 
 
 def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
@@ -72,22 +71,17 @@ def data(comparison: Comparison) -> dict[str, Any]:
     """The same as JSON data, with every operation and figure that differs."""
     compared = [
         vars(d)
-        | {"old": _side(d.old), "new": _side(d.new)}
+        | {which: {**vars(side), "verdict": to_json(side.verdict)}
+           for which, side in (("old", d.old), ("new", d.new))}
         | {"red": d.is_red, "confounded": d.is_confounded}
         for d in comparison.compared
-    ]
+    ]  # fmt: skip
     skipped = [
         {"file": one.file, "kind": one.kind, "reason": _reason(one, comparison.by)}
         for one in comparison.skipped
     ]
     about = {"by": comparison.by, "not_held": list(comparison.unheld)}
     return {**about, "compared": compared, "not_compared": skipped}
-
-
-def _side(side: Side) -> dict[str, Any]:
-    verdict = side.verdict
-    words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
-    return {**vars(side), "verdict": words}
 
 
 def _more(count: int) -> Iterator[str]:
@@ -138,12 +132,7 @@ def _figures(differences: Sequence[Difference]) -> _Rows:
     changes.sort(key=lambda pair: -_times_noise(pair[1]))
     rows: list[tuple[Cell, ...]] = []
     for d, change in changes:
-        # As many digits as tell them apart.
-        texts = ("", "")
-        for more in range(_MOST_DIGITS):
-            if texts[0] == texts[1]:
-                old, new = (amount(x, change.unit, more) for x in (change.old, change.new))
-                texts = (old, new)
+        texts = apart(change.old, change.new, change.unit)
         noise = f"{change.noise:.2g}" if change.noise else ""
         rows.append((d.subject, d.gate, change.name, *texts, noise))
     return "figures that moved", ("subject", "gate", "figure", "was", "is", "noise"), rows
@@ -160,9 +149,7 @@ def _subjects(names: Iterable[str]) -> str:
     """Shards in a row as a selection has them, the first ten: `m:L00-L29, m:head.0`."""
     distinct = dict.fromkeys(names)
     shards = [name for name in distinct if ":" in name]
-    texts = [*in_ranges(shards), *(name for name in distinct if ":" not in name)]
-    more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-    return ", ".join((*texts[:_SHOWN], *more))
+    return some((*in_ranges(shards), *(name for name in distinct if ":" not in name)), _SHOWN)
 
 
 def _reason(one: Skipped, by: By) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_ane.mlprogram.executor.shapes import Parameters, Shape, ShapeRun, input_shapes
 from pytest_ane.mlprogram.model import byte_size, read_model
@@ -174,9 +174,8 @@ def costs_of(package: Path, function: str | None = None) -> Callable[[int], Cost
 def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """The costs of one call; `model` needs no weights, and one of fixed shapes ignores `tokens`.
 
-    Raises:
-        ExecutionError: the inputs take no such T, an operation is unknown, or how often one runs
-            depends on values.
+    `ExecutionError` where the inputs take no such T, an operation is unknown, or how often one runs
+    depends on values.
     """
     shapes, flexible = input_shapes(model, tokens)
     function = model.main
@@ -248,15 +247,8 @@ class _Counter:
         return _bytes(kind.wrapped)
 
 
-class Size(NamedTuple):
-    """Of a weight: bytes as stored, and elements once decompressed."""
-
-    stored: int
-    elements: int
-
-
-_Leaves = dict[object, Size]
-"""Sizes by what tells stored constants apart."""
+_Leaves = dict[object, tuple[int, int]]
+"""Bytes as stored and elements once decompressed, by what tells stored constants apart."""
 
 
 class Weights:
@@ -272,16 +264,16 @@ class Weights:
         leaves = self._of(chain(_arguments(op), op.attributes.values()), whole=decompresses)
         if decompresses:
             # Its result counts as elements, not the indices and tables that it reads.
-            leaves = {key: Size(size.stored, 0) for key, size in leaves.items()}
-            leaves[op] = Size(0, _elements(op.outputs[0].type))
+            leaves = {key: (stored, 0) for key, (stored, _) in leaves.items()}
+            leaves[op] = (0, _elements(op.outputs[0].type))
         self._leaves.update({out.name: leaves for out in op.outputs})
 
-    def take(self, op: Operation) -> Size:
+    def take(self, op: Operation) -> tuple[int, int]:
         """Total of the weights that an operation reads and none before it has read."""
         leaves = self._of(_arguments(op), whole=False)
         new = {key: size for key, size in leaves.items() if key not in self._read}
         self._read |= new.keys()
-        return Size(sum(s.stored for s in new.values()), sum(s.elements for s in new.values()))
+        return sum(stored for stored, _ in new.values()), sum(n for _, n in new.values())
 
     def _of(self, arguments: Iterable[Argument], *, whole: bool) -> _Leaves:
         """Constants behind arguments: those in the weights file, with `whole` the program's too."""
@@ -290,9 +282,9 @@ class Weights:
             if isinstance(argument, Ref):
                 leaves |= self._leaves.get(argument.name, {})
             elif isinstance(argument.data, Blob):
-                leaves[argument.data] = Size(byte_size(argument), _elements(argument.type))
+                leaves[argument.data] = (byte_size(argument), _elements(argument.type))
             elif whole and _is_tensor(argument):
-                leaves[id(argument)] = Size(byte_size(argument), 0)
+                leaves[id(argument)] = (byte_size(argument), 0)
         return leaves
 
 

@@ -19,6 +19,7 @@ from pytest_ane.backends.coreml.machine import chip_name
 from pytest_ane.manifest.base import loads
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import BackendError, ManifestError
+from pytest_ane.mlprogram.strict_json import first_error
 from pytest_ane.tools.compress import read_table
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -37,14 +38,12 @@ class Device(BaseModel):
     """A device profile.
 
     Attributes:
-        name: `M4 Max`.
         bandwidth: GB/s at which weights and states are streamed.
         peak: TFLOP/s; a multiply-accumulate is two operations.
         lanes: elements to a multiple of which the last axis is padded; 1 for no padding.
         held: bytes that a weight takes in memory; None where it is streamed as stored.
         memory: GB/s of the whole chip.
         tops: trillion operations a second as published.
-        sources: where the figures are from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,11 +56,6 @@ class Device(BaseModel):
     memory: Rate | None = None
     tops: Rate | None = None
     sources: tuple[str, ...] = ()
-
-    @property
-    def ridge(self) -> float:
-        """Floating-point operations a byte from which on compute binds."""
-        return 1000 * self.peak / self.bandwidth
 
 
 @cache
@@ -95,11 +89,7 @@ def _chip() -> str:
 
 
 def find_device(name: str, root: Path) -> Device:
-    """A published chip in any case, `this machine` as the cache folder has it, or a TOML file.
-
-    Raises:
-        ManifestError: there is none such, or the file is no profile.
-    """
+    """A published chip in any case, `this machine` as the cache folder has it, or a TOML file."""
     saved = root / _SAVED
     if name == THIS_MACHINE and not saved.is_file():
         raise ManifestError(
@@ -119,12 +109,6 @@ def find_device(name: str, root: Path) -> Device:
             f"'{THIS_MACHINE}', or a .toml file with name, bandwidth (GB/s) and peak (TFLOP/s)."
         )
     return chips[wanted]
-
-
-def first_error(error: ValidationError) -> str:
-    """`peak: field required`, the first of what is wrong with a record."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"].lower())))
 
 
 def save_device(device: Device, root: Path) -> Path:

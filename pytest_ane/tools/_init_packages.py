@@ -38,12 +38,7 @@ _IOS = {6: "15", 7: "16", 8: "17", 9: "18"}
 
 
 def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: Path) -> Made:
-    """A manifest of packages, a shard each, with a line on each and what to run next.
-
-    Raises:
-        ManifestError: references are not as many as packages, or are none of theirs.
-        ProgramError: a package cannot be read.
-    """
+    """A manifest of packages, a shard each, with a line on each and what to run next."""
     if references and len(references) != len(packages):
         raise ManifestError(
             f"{len(packages)} --package and {len(references)} --reference were given; give one for "

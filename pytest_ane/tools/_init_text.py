@@ -31,11 +31,7 @@ def render(template: str, **values: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """A TOML string.
-
-    Raises:
-        ManifestError: a character that no TOML file can hold.
-    """
+    """A TOML string; `ManifestError` for a character that no TOML file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

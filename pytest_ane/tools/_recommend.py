@@ -39,7 +39,7 @@ from pytest_ane.mlprogram.errors import BuildError, CacheError, ManifestError
 from pytest_ane.mlprogram.metrics.logits import kl
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
-from pytest_ane.mlprogram.strict_json import strict
+from pytest_ane.mlprogram.strict_json import first_error, strict
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Streams
 from pytest_ane.probes.cases import Case
@@ -47,7 +47,6 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
-from pytest_ane.tools._devices import first_error
 from pytest_ane.tools._recommend_search import (
     Candidate,
     Choice,
@@ -84,12 +83,7 @@ _MENU: TypeAdapter[dict[str, Settings]] = TypeAdapter(dict[str, Compression])
 
 
 def menu_of(file: Path | None) -> Menu:
-    """The settings to choose from: the file's, else the default.
-
-    Raises:
-        ManifestError: the file cannot be read, or a setting in it is wrong; or the menu has
-            fewer than two settings, or one with exceptions of its own.
-    """
+    """The settings to choose from, the file's or the default; `ManifestError` for another menu."""
     if file is None:
         return DEFAULT
     try:
@@ -178,9 +172,7 @@ class Log:
     """Measurements by key, kept in a file as they come; those of another context are left alone.
 
     A last line that a killed process cut short is skipped, and so is whatever else is no entry.
-
-    Raises:
-        CacheError: by any method: the file cannot be read, or written.
+    `CacheError` where the file cannot be read, or written.
     """
 
     def __init__(self, file: Path, context: object) -> None:
@@ -304,7 +296,9 @@ class ModelEvaluator:
         self._shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
         self._begun, self._seconds, self._most = time.monotonic(), minutes * 60, evaluations
         self._units: dict[str, tuple[Unit, ...]] = {}
-        self._uncompressed = lru_cache(None)(self._converted)
+        self._uncompressed = lru_cache(None)(
+            lambda id: make.uncompressed(self._shards[id], cache, **self._source)
+        )
         self._source: dict[str, Any] = {
             "identity": opened.identity, "model": lambda: opened.language_model,
         }  # fmt: skip
@@ -382,7 +376,6 @@ class ModelEvaluator:
         }
 
     def failure(self, shard: str, choice: Choice) -> Failure | None:
-        """The first gate that a shard fails under a choice; None where it passes all."""
         result = self._judge_shard(shard, self.compression(choice)[shard])
         if result["status"] == "passed":
             return None
@@ -419,9 +412,6 @@ class ModelEvaluator:
         asked = self._shards[shard].model_copy(update={"compression": settings})
         plain = self._uncompressed(shard)
         return make.build_shard(asked, self._cache, source=plain, **self._source)
-
-    def _converted(self, shard: str) -> Artifact:
-        return make.uncompressed(self._shards[shard], self._cache, **self._source)
 
     @contextmanager
     def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:

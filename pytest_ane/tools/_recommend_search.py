@@ -151,14 +151,9 @@ Caps: TypeAlias = Mapping[Unit, float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A measured model.
+    """A measured model: bytes of all packages, mean KL in nats, the worst status of all gates.
 
-    Attributes:
-        size: bytes of all packages.
-        kl: measured mean KL in nats; NaN where a shard's gate failed before.
-        status: the worst of every gate of every shard and of the whole stack.
-        reasons: why not, a sentence each.
-        facts: of the gates: worst cosine, top-1 and so on.
+    `kl` is NaN where a shard's gate failed before, `facts` are the worst cosine, top-1 and so on.
     """
 
     name: str

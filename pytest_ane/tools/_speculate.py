@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
 from typing import TypeAlias
@@ -97,35 +98,19 @@ def expected_tokens(a: float, width: int) -> float:
     return sum(a**i for i in range(width))
 
 
-class Lookup:
-    """Drafts for one growing text: the tokens that followed the last time it ended like this.
+def lookup(ids: Sequence[int], count: int, shortest: int = SHORTEST) -> list[int]:
+    """The `count` tokens that followed the last time a text ended like this, or none.
 
-    N-grams of 3 down to `shortest` tokens at its end are looked up; only what is new is indexed.
+    N-grams of 3 down to `shortest` tokens at its end are looked up. Where the latest occurrence is
+    so near that drafts run into the end, they go on into themselves: a text with a period is
+    drafted with that period.
     """
-
-    def __init__(self, shortest: int = SHORTEST) -> None:
-        self._sizes = range(max(_LONGEST, shortest), shortest - 1, -1)
-        # Where each n-gram was last followed by another token.
-        self._after: dict[tuple[int, ...], int] = {}
-        self._indexed = 0
-
-    def __call__(self, ids: Sequence[int], count: int) -> list[int]:
-        """The `count` tokens after the latest earlier occurrence of the end of `ids`, or none.
-
-        Where that is so near that they run into the end, they go on into themselves: a text with a
-        period is drafted with that period.
-        """
-        for end in range(self._indexed, len(ids)):
-            for size in self._sizes:
-                if end >= size:
-                    self._after[tuple(ids[end - size : end])] = end
-        self._indexed = len(ids)
-        for size in self._sizes:
-            start = self._after.get(tuple(ids[-size:])) if len(ids) >= size else None
-            if start is not None:
+    for size in range(max(_LONGEST, shortest), shortest - 1, -1):
+        for start in range(len(ids) - 1, size - 1, -1):
+            if ids[start - size : start] == ids[-size:]:
                 period = len(ids) - start
                 return [ids[start + i % period] for i in range(count)]
-        return []
+    return []
 
 
 @dataclass
@@ -244,20 +229,17 @@ def speculate(
     width: int,
     *,
     margin: float = MARGIN,
-    draft: Drafter | None = None,
+    draft: Drafter = lookup,
     timer: Timer = time.perf_counter,
 ) -> Speculated:
     """The `count` likeliest next tokens, by calls of up to `width` positions.
 
     The tokens are those of `decode` if no lead moves by `margin` or more between a call of `width`
-    positions and calls of one: smaller leads are decided by plain steps.
-
-    Raises:
-        ExecutionError: as `decode` and `check_width`; or the chain cannot go back in a sequence.
+    positions and calls of one: smaller leads are decided by plain steps. `ExecutionError` as of
+    `decode` and `check_width`, and where the chain cannot go back in a sequence.
     """
     check_fits(chain.positions, ids, count)
     check_width(width, chain.widest, goes_on=chain.goes_on)
-    draft = draft or Lookup()
     verifier = Verifier(chain, ids, margin, timer)
     tokens = verifier.counted.tokens
     while len(tokens) < count:
@@ -273,12 +255,7 @@ def speculate(
 
 @dataclass(frozen=True)
 class Yield:
-    """What drafts for a known text yield in calls of a width; near ties are left out.
-
-    Attributes:
-        calls: with drafts.
-        tokens_per_call: mean of a call; 1 without calls.
-    """
+    """What drafts for a known text yield in calls of a width, 1 without calls; of no near tie."""
 
     width: int
     calls: int
@@ -396,18 +373,13 @@ def run_trial(
     ngram_min: int = SHORTEST,
     timer: Timer = time.perf_counter,
 ) -> Trial:
-    """Decode two tokens or more after a prompt both ways, and time calls between them.
-
-    Raises:
-        ExecutionError: as `speculate`.
-    """
+    """Decode two tokens or more after a prompt both ways, and time calls between them."""
     check_width(width, chain.widest, goes_on=chain.goes_on)
     tell("plain decoding")
     plain = decode(chain, ids, count, timer)
     tell(f"calls of width {width}")
     calls = time_calls(chain, [*ids, *plain.tokens], width, timer=timer)
     tell("decoding with drafts")
-    drafted = speculate(
-        chain, ids, count, width, margin=margin, draft=Lookup(ngram_min), timer=timer
-    )
+    draft = partial(lookup, shortest=ngram_min)
+    drafted = speculate(chain, ids, count, width, margin=margin, draft=draft, timer=timer)
     return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)

@@ -33,7 +33,7 @@ def open_stack(
     Args:
         manifest: default `shards.toml` here.
         name: the model's; may be left out where the manifest has one whole model.
-        cache: the cache folder.
+        cache: its folder.
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
         prompt: in place of the model's golden prompts.
@@ -41,9 +41,7 @@ def open_stack(
             `ane` if that is named and no device runs.
 
     Raises:
-        ManifestError: there is no such model, or it is no whole stack, or an encoder.
-        UnprovenError: it has no golden prompts, or they have nothing to compare.
-        BuildError: a shard cannot be built.
+        AneError: there is no such whole model, it has no golden prompts, or cannot be built.
     """
     process.choose()
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import filterfalse
 from typing import Any, cast
@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import CAUSE, Finding, Verdict
+from pytest_ane.gates.verdict import CAUSE, Finding, Verdict, some
 from pytest_ane.manifest import Manifest, Shard, parse
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.compression import setting_keys
@@ -32,8 +32,9 @@ from pytest_ane.project.entries import expanded
 from pytest_ane.records.verify import differences
 from pytest_ane.report import markdown
 from pytest_ane.report.figures import amount, limit_of
+from pytest_ane.report.html.subjects import changes_of, subjects
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, comparable, read_run, verdict_of
+from pytest_ane.report.run import Run, against, read_run, verdict_of
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, WriteUp, paths
 
@@ -48,6 +49,7 @@ _TITLE = 80
 """Characters of a page's title."""
 _LOCAL = ("cache ", "store ", "cluster ")
 """Parts of a run's header that only its machine knows."""
+_few = partial(some, most=_NAMED)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,6 @@ class Answer:
     """A write-up and all that is known of its run.
 
     Attributes:
-        writeup: the page as it is.
-        run: its run.
         before: the manifest's bytes when the intent was recorded; None where they are gone.
         last: stem and run of the last write-up of the same shards.
         charts: title, file's name and description of each picture.
@@ -87,14 +87,10 @@ class Answer:
     def _manifest(self, text: str) -> Manifest | None:
         """With paths as of its own folder; None where this version cannot read it."""
         try:
-            return expanded(parse(text, self.writeup.manifest)) if text else None
+            file = self.writeup.path.parent / self.writeup.head.manifest
+            return expanded(parse(text, file)) if text else None
         except AneError:
             return None
-
-    @property
-    def file(self) -> str:
-        """Name of the run's file."""
-        return self.writeup.beside(".jsonl").name
 
     @property
     def changed(self) -> bool:
@@ -140,13 +136,13 @@ def outcome(answer: Answer) -> tuple[str, str]:
     left = [(f"{row.subject} {row.gate}", row.status) for row in rows if row.status != "passed"]
     told = f"{len(rows) - len(left)} of {amount(len(rows), 'verdicts')} passed"
     if failed := [name for name, status in left if status == "failed"]:
-        return "Not met", f"{told}; {few(failed)} failed."
+        return "Not met", f"{told}; {_few(failed)} failed."
     reasons = {
         "came to no answer": [name for name, _ in left],
         "have no verdict": answer.missing,
         "broke down": [row.subject for row in answer.run.rows if not row.gate],
     }
-    why = [f"; {few(names)} {what}" for what, names in reasons.items() if names]
+    why = [f"; {_few(names)} {what}" for what, names in reasons.items() if names]
     return "Met" if rows and not why else "Open", f"{told}{''.join(why)}."
 
 
@@ -167,9 +163,9 @@ def caveats(answer: Answer) -> Iterator[str]:
     if answer.due is None and facts.selection != head.shards:
         yield f"The intent is about {head.shards}, and the run gated {facts.selection}."
     if answer.missing:
-        yield f"The run has no verdict of {few(answer.missing)}."
+        yield f"The run has no verdict of {_few(answer.missing)}."
     if others := sorted(filterfalse(answer.about, answer.gated)):
-        yield f"The run also gated {few(others)}, which the intent is not about."
+        yield f"The run also gated {_few(others)}, which the intent is not about."
     if facts.commit != head.commit:
         before, after = (commit[:12] or "no commit" for commit in (head.commit, facts.commit))
         yield f"The run is of another commit than the intent: {before}, then {after}."
@@ -201,12 +197,6 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
     return None
 
 
-def few(names: Sequence[str]) -> str:
-    """Of many names the first, and how many more."""
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
-
-
 def _base(subject: str) -> str:
     return without_function(subject)[0]
 
@@ -215,11 +205,7 @@ def _base(subject: str) -> str:
 
 
 def intent_of(text: str) -> str:
-    """An intent as it stands on the page: one paragraph, whose punctuation means nothing.
-
-    Raises:
-        ReportError: it says nothing.
-    """
+    """An intent as it stands on the page: one paragraph, whose punctuation means nothing."""
     if not any(character.isalnum() for character in text):
         raise ReportError("The intent is empty; say in a sentence what you want to find out.")
     return markdown.prose(" ".join(text.split()))
@@ -237,11 +223,7 @@ def blank(number: int, intent: str) -> str:
 
 
 def sections(answer: Answer) -> dict[str, str]:
-    """The text of each section that a run fills, by its title.
-
-    Raises:
-        ReportError: a verdict of the run's file is damaged.
-    """
+    """The text of each section that a run fills, by its title; `ReportError` for a damaged run."""
     run, facts, rows = answer.run, answer.run.facts, ranked(answer.run.rows)
     verdicts = [(row, made) for row in rows if (made := verdict_of(row.data)) is not None]
     findings = [(row, finding) for row, verdict in verdicts for finding in verdict.findings]
@@ -256,6 +238,7 @@ def sections(answer: Answer) -> dict[str, str]:
     header = run.header.removeprefix("ane: ").split(" · ")
     text = _template().render(
         answer=answer, writeup=answer.writeup, head=answer.writeup.head, run=run, facts=facts,
+        file=answer.writeup.beside(".jsonl").name,
         most=_MOST, named=_NAMED,
         compression=_grouped(_compression(answer)),
         configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
@@ -268,7 +251,7 @@ def sections(answer: Answer) -> dict[str, str]:
         wrong=[(r, "; ".join(r.reasons) or r.summary) for r in rows if r.status != "passed"],
         causes=[(row.subject, finding) for row, finding in findings if finding.kind == CAUSE],
         warnings=_grouped(warned),
-        changes=list(_changes(answer, verdicts)),
+        changes=list(_changes(answer)),
         remedies=_grouped((_advice(f), row.subject) for row, f in advised if f.remedy),
         waiting=[row.name for row in rows if row.status == "not run"],
         red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
@@ -322,31 +305,21 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return made
 
 
-def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
+def _changes(answer: Answer) -> Iterator[str]:
     """What differs since the last write-up; figures only of what was measured alike."""
     if answer.last is None:
         return
-    run, before = answer.run, answer.last[1]
+    run = against(answer.run, before := answer.last[1])
     if before.facts.digest != run.facts.digest:
         yield "the manifest changed"
     old, new = ({**r.facts.versions, **r.facts.machine} for r in (before, run))
     yield from (f"{name} {then} -> {now}" for name, then, now in differences(old, new))
-    rows = {(row.gate, row.subject, row.part): row for row in before.rows}
-    for row, verdict in verdicts:
-        if (last := rows.get((row.gate, row.subject, row.part))) is None:
-            continue
-        who = f"{row.subject} {row.gate}:"
-        if last.label != row.label:
-            yield f"{who} {last.label} -> {row.label}"
-        then = verdict_of(last.data)
-        if then is None or not comparable(row, last) or verdict.basis != then.basis:
-            continue
-        for figure in verdict.figures:
-            was = then.figure(figure.name)
-            if was is not None and (figure.shown or figure.limit is not None):
-                texts = amount(was.value, was.unit), amount(figure.value, figure.unit)
-                if texts[0] != texts[1]:
-                    yield f"{who} {figure.label or figure.name} {' -> '.join(texts)}"
+    changes = changes_of(run, subjects(run))
+    for turn in changes["turns"]:
+        yield "{subject} {gate}: {before} -> {after}".format_map(turn)
+    yield from changes["asked"]
+    for each in changes["figures"]:
+        yield f"{each.subject} {each.gate}: {each.figure} {each.before} -> {each.after}"
 
 
 def _advice(finding: Finding) -> str:
@@ -399,7 +372,7 @@ def _template() -> Any:
         trim_blocks=True, lstrip_blocks=True, finalize=_printed,
     )  # fmt: skip
     environment.filters |= {
-        "amount": amount, "code": _code, "few": few, "link": _link, "pairs": _pairs,
+        "amount": amount, "code": _code, "few": _few, "link": _link, "pairs": _pairs,
         "table": _table, "fenced": lambda text: _Markdown(markdown.fenced(brief(str(text)))),
         "picture": lambda file, title: _Markdown(f"!{_link(file, title)}"),
     }  # fmt: skip

@@ -26,7 +26,7 @@ from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import measure
-from pytest_ane.gates.verdict import Verdict, counted
+from pytest_ane.gates.verdict import Verdict, counted, some
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -44,6 +44,7 @@ from pytest_ane.probes.exact_chain import (
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.verdict import reasons, row
 from pytest_ane.tools._stack import open_stack
+from pytest_ane.tools.diff import rank
 from pytest_ane.tools.drift import compare_rows
 
 EXAMPLE = "pytest-ane bisect --model smollm2 --most 2"
@@ -115,7 +116,6 @@ class Bisection:
             were looked for; `reference`, red with all shards exact.
         shards: those to blame, the least suspicious first; of `many` the first few of them.
         enough: how many of the worst suspects restored the verdict together.
-        evaluations: stacks that were evaluated, each once.
     """
 
     outcome: Literal["green", "unproven", "found", "many", "reference"]
@@ -244,8 +244,7 @@ def suspect_shards(
     for shard in teacher_forced(chain, golden, states):
         reading = compare_rows(shard.exact, shard.own)
         worst = reading.rest or reading.first
-        error = worst.relative_l2 if worst else math.nan
-        errors[shard.step.shard] = math.inf if math.isnan(error) else error
+        errors[shard.step.shard] = rank(worst.relative_l2 if worst else math.nan)
     return sorted(errors, key=lambda name: -errors[name])
 
 
@@ -253,8 +252,7 @@ def suspect_shards(
 class PrecomputedChain(Chain):
     """A chain whose logits on the golden prompts were computed before.
 
-    Attributes:
-        rows: logits `[T', V]` by prompt, beyond its end those of the reference's continuation.
+    `rows` are `[T', V]` by prompt, beyond its end those of the reference's continuation.
     """
 
     rows: Mapping[tuple[int, ...], FloatArray] = field(default_factory=dict)
@@ -286,11 +284,8 @@ class StackRunner:
     """Runs stacks on the golden prompts and their reference continuations, shard by shard.
 
     As long as a stack agrees with the continuation, that is also its greedy text; where it first
-    differs is all that a verdict looks at. Stacks with equal beginnings run those once.
-
-    Args:
-        golden: the prompts.
-        budget: bytes of hidden states that are kept, the latest used.
+    differs is all that a verdict looks at. Stacks with equal beginnings run those once: `budget`
+    bytes of hidden states are kept, the latest used.
     """
 
     def __init__(self, golden: Sequence[GoldenPrompt], budget: int = _BUDGET) -> None:
@@ -336,8 +331,7 @@ def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> st
     if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
         greedy = f"{values['greedy.agreed']} greedy tokens"
         numbers = f"top-1 {values['top1']:.1%}, KL {values['kl.mean']:.4f}, {greedy}"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    exact = "all" if len(names) == shards else ", ".join(names[:_NAMED]) + more
+    exact = "all" if len(names) == shards else some(names, _NAMED)
     return f"{number:>2}. exact: {exact or 'none'} - {colour} ({numbers})"
 
 

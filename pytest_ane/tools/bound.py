@@ -17,41 +17,29 @@ _MOST = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the device, and measured speeds."""
-    parser.add_argument(
-        "path", nargs="?", type=Path, help="an .mlpackage or .mlmodelc, or a manifest"
-    )
+    add = parser.add_argument
+    add("path", nargs="?", type=Path, help="an .mlpackage or .mlmodelc, or a manifest")
     add_manifest(parser)
-    parser.add_argument("--model", metavar="NAME", help="of a manifest of several")
+    add("--model", metavar="NAME", help="of a manifest of several")
     words = (
         "a chip such as 'M4 Max', 'this machine', or a profile FILE.toml (default: this Mac's "
         "chip, elsewhere M4 Max)"
     )
-    parser.add_argument("--device", metavar="NAME", help=words)
-    parser.add_argument("--bandwidth", type=positive, metavar="GB/S", help="in place of its own")
-    parser.add_argument("--peak", type=positive, metavar="TFLOP/S", help="in place of its own")
-    parser.add_argument(
-        "--lanes", type=count, metavar="N", help="pad the last axis to a multiple; 1 for none"
+    add("--device", metavar="NAME", help=words)
+    add("--bandwidth", type=positive, metavar="GB/S", help="in place of its own")
+    add("--peak", type=positive, metavar="TFLOP/S", help="in place of its own")
+    add("--lanes", type=count, metavar="N", help="pad the last axis to a multiple; 1 for none")
+    add("--tokens", type=count, metavar="T", help="besides T = 1 (default: the largest T)")
+    words = (
+        "measured speed, for its share of the bound; or a .json: a benchmark run, or another "
+        "runtime's speed"
     )
-    parser.add_argument(
-        "--tokens", type=count, metavar="T", help="besides T = 1 (default: the largest T)"
-    )
-    parser.add_argument(
-        "--measured",
-        action="append",
-        default=[],
-        metavar="[T=]TOK/S",
-        help="measured speed, for its share of the bound; or a .json: a benchmark run, or another "
-        "runtime's speed",
-    )
+    add("--measured", action="append", default=[], metavar="[T=]TOK/S", help=words)
     add_cache(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
-    """The resource that limits each kind of shards, and what would help.
-
-    Raises:
-        AneError: one sentence.
-    """
+    """The resource that limits each kind of shards, and what would help."""
     from pytest_ane.make import Cache
     from pytest_ane.mlprogram.executor.shapes import largest_tokens
     from pytest_ane.tools import _bound

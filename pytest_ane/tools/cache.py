@@ -35,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """List entries, least recently used first; delete those beyond `keep`; or push them.
-
-    Raises:
-        CacheError: the folder is no cache or cannot be read, `keep` is no size, or the store
-            cannot be used.
-    """
+    """List entries, least recently used first; delete those beyond `keep`; or push them."""
     from pytest_ane.make import Cache
 
     if options.action == "push":

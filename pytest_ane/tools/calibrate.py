@@ -33,19 +33,16 @@ _PASSED_ON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The runs and their options, or `--device`."""
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
+    add = parser.add_argument
+    add("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
     add_shards(parser, "benchmarks of these (default: all)")
-    parser.add_argument("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
+    add("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
     add_project(parser)
     add_backend(parser, "of the runs")
-    parser.add_argument(
-        "--compute-units", "--ane-compute-units", metavar="UNITS", help="of the runs"
-    )
-    parser.add_argument(
-        "--benchmark-storage", metavar="URI", help="default: where the models' runs are stored"
-    )
+    add("--compute-units", "--ane-compute-units", metavar="UNITS", help="of the runs")
+    add("--benchmark-storage", metavar="URI", help="default: where the models' runs are stored")
     words = "instead: this machine's memory bandwidth and peak rate, for pytest-ane bound"
-    parser.add_argument("--device", action="store_true", help=words)
+    add("--device", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -53,9 +50,6 @@ def run(options: argparse.Namespace) -> Output:
 
     Each run is a process of its own, for so are the runs that are compared later: the state of a
     process and the place of its memory are part of the noise.
-
-    Raises:
-        UnprovenError: fewer than two runs, or no benchmark in them.
     """
     if options.device:
         return (yield from _device(options.cache))
@@ -106,11 +100,7 @@ def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Spe
 
 
 def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
-    """Where each model's runs are stored, checked before the first run: they may take an hour.
-
-    Raises:
-        AneError: the manifest cannot be read, or a folder cannot be written.
-    """
+    """Where each model's runs are stored, checked before the first run: they may take an hour."""
     from tempfile import TemporaryFile
 
     from pytest_ane.gates.throughput.stored import STORAGE, folder_of, open_storage

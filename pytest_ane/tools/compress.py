@@ -41,28 +41,17 @@ _SETTINGS: tuple[tuple[str, type, str, str], ...] = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The package, where the new one goes, and the settings, which are keys of the manifest."""
-    parser.add_argument("package", type=Path, help="an .mlpackage of an ML Program")
-    parser.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="PACKAGE", help="the new .mlpackage"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an .mlpackage at --out")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="a compression table as in shards.toml (TOML); options go before its keys",
-    )
+    add = parser.add_argument
+    add("package", type=Path, help="an .mlpackage of an ML Program")
+    add("-o", "--out", type=Path, required=True, metavar="PACKAGE", help="the new .mlpackage")
+    add("--overwrite", action="store_true", help="replace an .mlpackage at --out")
+    words = "a compression table as in shards.toml (TOML); options go before its keys"
+    add("--config", type=Path, metavar="FILE", help=words)
     for key, kind, name, text in _SETTINGS:
-        parser.add_argument(f"--{key.replace('_', '-')}", type=kind, metavar=name, help=text)
-    parser.add_argument(
-        "--keep", action="append", metavar="GLOB", help="leave these weights as they are"
-    )
-    parser.add_argument(
-        "--override",
-        action="append",
-        metavar="KEYS",
-        help="other settings for some weights, such as 'weights = \"gate*\", nbits = 8'",
-    )
+        add(f"--{key.replace('_', '-')}", type=kind, metavar=name, help=text)
+    add("--keep", action="append", metavar="GLOB", help="leave these weights as they are")
+    words = "other settings for some weights, such as 'weights = \"gate*\", nbits = 8'"
+    add("--override", action="append", metavar="KEYS", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -139,11 +128,7 @@ def _unmatched(model: MLModel, options: argparse.Namespace) -> Iterator[str]:
 
 
 def read_table(option: str, file: Path) -> dict[str, Any]:
-    """The TOML file that an option names.
-
-    Raises:
-        ManifestError: it cannot be read.
-    """
+    """The TOML file that an option names; `ManifestError` where it cannot be read."""
     try:
         return loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,23 +32,14 @@ _SHOWN = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Two packages, their inputs, and the tolerance."""
-    parser.add_argument("first", type=Path, help="an .mlpackage or .mlmodelc")
-    parser.add_argument(
-        "second",
-        type=Path,
-        nargs="?",
-        help="another of the same module; may be left out with --arithmetic ane",
-    )
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE", help="as of run; else seeded"
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=1e-2,
-        help="relative difference |a - b| / |b| of a result (default: 0.01)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+    add = parser.add_argument
+    add("first", type=Path, help="an .mlpackage or .mlmodelc")
+    words = "another of the same module; may be left out with --arithmetic ane"
+    add("second", type=Path, nargs="?", help=words)
+    add("--input", action="append", default=[], metavar="NAME=FILE", help="as of run; else seeded")
+    words = "relative difference |a - b| / |b| of a result (default: 0.01)"
+    add("--tolerance", type=float, default=1e-2, help=words)
+    add("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
     add_arithmetic(
         parser,
         "how both are computed: as typed (default), or as the ANE of M4 and later does; one "
@@ -104,7 +96,7 @@ def run(options: argparse.Namespace) -> Output:
 
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:
     """The operations that differ most, in program order, and what could not be compared."""
-    ranked = sorted(diff.differences, key=lambda d: -(d.relative if d.relative >= 0 else 1e300))
+    ranked = sorted(diff.differences, key=lambda d: -rank(d.relative))
     chosen = {d.name for d in ranked[:_SHOWN] if d.relative != 0}
     width = max(map(len, chosen), default=0)
     for d in diff.differences:
@@ -122,8 +114,6 @@ class OpDifference:
     """How far an operation's result in one package is from that of the same name in another.
 
     Attributes:
-        op: kind of the operation, in the first package.
-        name: of its result.
         relative: |a - b| / |b| in Euclidean norms; infinite where the shapes differ, NaN where a
             value is not finite on one side only.
         largest: greatest absolute difference.
@@ -165,8 +155,7 @@ def diff_programs(
 ) -> ProgramDiff:
     """Run both on the same inputs, in these arithmetics, and compare results of the same name.
 
-    Raises:
-        ExecutionError: one of them cannot be run on these inputs, or they share no name.
+    `ExecutionError` where one of them cannot be run on these inputs, or they share no name.
     """
     first, second = (Session(m, arithmetic=how) for m, how in zip((a, b), arithmetics, strict=True))
     kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
@@ -197,10 +186,7 @@ def diff_pipelines(
     """As `diff_programs`, part by part, each part of both on what enters it in the first.
 
     Results are named `PART/NAME`. A suppression is one operation, named as its part, whose settings
-    are compared.
-
-    Raises:
-        ExecutionError: their parts are of other kinds, or one cannot be run on these inputs.
+    are compared. `ExecutionError` also where their parts are of other kinds.
     """
     kinds = [[type(part) for part in pipeline.parts] for pipeline in (a, b)]
     if kinds[0] != kinds[1]:
@@ -243,6 +229,11 @@ def _suppressions(name: str, a: NonMaximumSuppression, b: NonMaximumSuppression)
     ]
     gap = float("inf") if changed else 0.0
     return OpDifference("nonMaximumSuppression", name, gap, gap, ", ".join(changed))
+
+
+def rank(relative: float) -> float:
+    """A sort key of errors: NaN and infinity above everything finite."""
+    return relative if math.isfinite(relative) else math.inf
 
 
 def _plain(name: str) -> str:

@@ -14,7 +14,7 @@ from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict, some
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares, label
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -33,6 +33,7 @@ from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
 from pytest_ane.tools._stack import open_stack
+from pytest_ane.tools.diff import rank
 
 EXAMPLE = "pytest-ane drift --model smollm2 --json > drift.json"
 _BUDGET = 256 << 20
@@ -317,7 +318,7 @@ def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
         ShardEffect(each.shard, own, own / whole, judged(each.end).status == "failed")
         for each, own in zip(drift.shards, kl, strict=True)
     ]
-    effects.sort(key=lambda effect: -_nan_first(effect.kl))
+    effects.sort(key=lambda effect: -rank(effect.kl))
     return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
 
 
@@ -353,7 +354,7 @@ def sentence(causes: Causes) -> str:
     if causes.breaking:
         does = "breaks it: it fails" if len(causes.breaking) == 1 else "break it: each fails"
         still = ", and the stack as it is passes all the same" if holds else ""
-        return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{still}."
+        return f"{some(causes.breaking, _NAMED)} {does} alone in an otherwise exact stack{still}."
     start = "No shard breaks it" if holds else "Gradual, no single shard fails alone"
     worst = causes.effects[0]
     if math.isnan(worst.share):
@@ -364,12 +365,6 @@ def sentence(causes: Causes) -> str:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    *first, last = [*names[:_NAMED], *more]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def _row(shard: ShardDrift) -> tuple[str, ...]:
     both = [reading for reading in (shard.stack.first, shard.stack.rest) if reading]
     agreed = [p.top1 for prompt in shard.end.prompts for p in prompt.positions[1:]]
@@ -378,7 +373,7 @@ def _row(shard: ShardDrift) -> tuple[str, ...]:
         _cosine(shard.stack.rest),
         f"{_l2(shard.stack):.1e}",
         _cosine(shard.stack.first),
-        f"{max((r.largest for r in both), key=_nan_first, default=math.nan):.1f}",
+        f"{max((r.largest for r in both), key=rank, default=math.nan):.1f}",
         _cosine(shard.own.rest),
         f"{_l2(shard.own):.1e}",
         _cosine(shard.final.rest) if shard.final else "-",
@@ -393,8 +388,3 @@ def _cosine(reading: Reading | None) -> str:
 
 def _l2(readings: Readings) -> float:
     return readings.rest.relative_l2 if readings.rest else math.nan
-
-
-def _nan_first(value: float) -> float:
-    """A sort key: what is undefined is worse than any number."""
-    return math.inf if math.isnan(value) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -20,7 +20,7 @@ from pytest_ane.cli.options import add_project, add_shards, add_yes
 from pytest_ane.cli.output import Failed, Output, confirmed, terminal_width
 from pytest_ane.gates.base import Subject
 from pytest_ane.gates.registry import GATES, recordable
-from pytest_ane.gates.verdict import Verdict, nothing
+from pytest_ane.gates.verdict import Verdict, counted, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard, select
 from pytest_ane.manifest.ids import without_function
@@ -47,36 +47,33 @@ _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action, where evidence is, and what `verify-run` holds a run against."""
-    parser.add_argument(
-        "action",
-        choices=("list", "show", "verify", "compare", "prune", "verify-run"),
-        help="list files, print one, hold them against today's policy, compare those of several "
-        "systems or chips, delete unused ones, or judge a run again by the base branch's rules",
+    add = parser.add_argument
+    words = (
+        "list files, print one, hold them against today's policy, compare those of several "
+        "systems or chips, delete unused ones, or judge a run again by the base branch's rules"
     )
-    parser.add_argument(
-        "what",
-        nargs="*",
-        help="show: an evidence file, a shard or a model; compare: more folders of evidence; "
-        "verify-run: the file of --ane-report=run.jsonl",
+    add("action", choices=("list", "show", "verify", "compare", "prune", "verify-run"), help=words)
+    words = (
+        "show: an evidence file, a shard or a model; compare: more folders of evidence; "
+        "verify-run: the file of --ane-report=run.jsonl"
     )
-    parser.add_argument("--by", choices=("os", "chip"), help="compare: systems or chips")
+    add("what", nargs="*", help=words)
+    add("--by", choices=("os", "chip"), help="compare: systems or chips")
     add_shards(parser, "verify, compare: which (default: all)")
     add_project(parser)
     words = "default: the folder evidence next to the manifest"
-    parser.add_argument("--evidence", "--ane-evidence", type=Path, metavar="DIR", help=words)
-    parser.add_argument(
-        "--rehash", "--ane-rehash", action="store_true", help="read unchanged files too"
-    )
+    add("--evidence", "--ane-evidence", type=Path, metavar="DIR", help=words)
+    add("--rehash", "--ane-rehash", action="store_true", help="read unchanged files too")
     add_yes(parser)
     words = "verify-run: the base branch, a commit that git knows or a checkout of it"
-    parser.add_argument("--policy-from", metavar="REF|DIR", help=words)
+    add("--policy-from", metavar="REF|DIR", help=words)
     words = "verify-run: measure so many again, 5 or 10%% of all; the commit picks them"
-    parser.add_argument("--recheck", type=_recheck, default=0.0, metavar="N|SHARE", help=words)
+    add("--recheck", type=_recheck, default=0.0, metavar="N|SHARE", help=words)
     words = (
         "verify-run: somebody has agreed to the changes of manifest, keys and gates: let the pull "
         "request's own manifest judge"
     )
-    parser.add_argument("--reviewed", action="store_true", help=words)
+    add("--reviewed", action="store_true", help=words)
 
 
 def _recheck(text: str) -> float:
@@ -164,12 +161,9 @@ class _Inventory:
         """What a file of a shard is worth: `valid`, or why not."""
         try:
             self.verified(*self.used[path])
-        except UnprovenError as error:
-            return error.kind
-        except BuildError:
-            return "not built"
-        except AneError:
-            return "unknown"
+        except AneError as error:
+            other = "not built" if isinstance(error, BuildError) else "unknown"
+            return error.kind if isinstance(error, UnprovenError) else other
         return "valid"
 
     def recordable(self, selection: str) -> list[tuple[str, Subject]]:
@@ -211,10 +205,7 @@ class _Inventory:
             yield from (Skipped(path, "unused") for path in store.unused(self.manifest))
 
     def proven(self, gate: str, subject: Subject) -> Verdict:
-        """Today's policy applied to what was recorded, on the worst of the policy's systems.
-
-        `unproven` with the sentence where it proves nothing.
-        """
+        """Today's policy applied to what was recorded, on the worst of the policy's systems."""
         try:
             return combined(answers(gate, subject, partial(self.verified, gate, subject)))
         except AneError as error:
@@ -222,11 +213,7 @@ class _Inventory:
             return nothing(gate, subject.qualified, reason, remedy)
 
     def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
-        """The evidence of a gate, if it is of what is built and the policy takes it.
-
-        Raises:
-            AneError: it proves nothing, the shard is not built, or its source is missing.
-        """
+        """Evidence that is of what is built and that the policy takes; `AneError` without any."""
         files, asked, artifact = self._today(gate, subject)
         return EvidenceFile.at(self.store, gate, subject, system).verified(
             policy=subject.policy.evidence, now=self.now, files=files, asked=asked,
@@ -270,7 +257,7 @@ def _list(inventory: _Inventory, options: argparse.Namespace) -> Output:
     unused = [path for path in files if path not in used]
     yield from columns([_COLUMNS, *rows.values()] if rows else [], words=len(_COLUMNS))
     yield from (f"unused {path}" for path in unused)
-    yield f"{_files(len(files))} in {store.folder}"
+    yield f"{counted(len(files), 'file')} in {store.folder}"
     listed = [{"file": path, **dict(zip(_COLUMNS, row, strict=True))} for path, row in rows.items()]
     return {"folder": store.folder, "files": listed, "unused": unused}
 
@@ -292,11 +279,7 @@ def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
     for path in inventory.paths(options.what[0]):
         record = inventory.read(path)
         yield from _record(inventory, record)
-        verdict = None
-        if path not in inventory.used:
-            yield "verdict        none: no shard of the manifest uses this file"
-        else:
-            verdict = yield from _worth(inventory, path)
+        verdict = yield from _worth(inventory, path)
         data = json.loads(record.to_json())
         shown.append({"file": path, "record": data, "verdict": verdict})
     return shown
@@ -305,7 +288,7 @@ def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
 def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
     yield f"{record.subject} {record.gate}"
     yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {inventory.age(record)} ago"
-    yield f"of             {_files(len(record.files))}, {next(iter(record.files))} first"
+    yield f"of             {counted(len(record.files), 'file')}, {next(iter(record.files))} first"
     for key, value in sorted(record.environment.items()):
         yield f"{key:<14} {value}"
     if record.asked:
@@ -314,7 +297,10 @@ def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _worth(inventory: _Inventory, path: Path) -> Generator[str, None, dict[str, Any]]:
+def _worth(inventory: _Inventory, path: Path) -> Output:
+    if path not in inventory.used:
+        yield "verdict        none: no shard of the manifest uses this file"
+        return None
     gate, subject, system = inventory.used[path]
     try:
         verdict = judge(inventory.verified(gate, subject, system), subject)
@@ -369,20 +355,17 @@ def _compare(inventory: _Inventory, options: argparse.Namespace) -> Output:
 def _prune(inventory: _Inventory, options: argparse.Namespace) -> Output:
     """Delete records that no shard uses, after a list of them and a yes."""
     unused, folder = inventory.store.unused(inventory.manifest), inventory.store.folder
-    data = {"folder": folder, "unused": unused, "removed": 0}
+    data, files = {"folder": folder, "unused": unused, "removed": 0}, counted(len(unused), "file")
     yield from (f"unused {path}" for path in unused)
-    if unused and not confirmed(f"Delete {_files(len(unused))}?", options):
-        yield (
-            f"{_files(len(unused))} would be deleted; nothing was: "
-            "pytest-ane evidence prune --yes deletes them"
-        )
+    if unused and not confirmed(f"Delete {files}?", options):
+        yield f"{files} would be deleted; nothing was: pytest-ane evidence prune --yes deletes them"
         return data
     for path in filter(is_evidence, unused):  # A file may have changed since it was listed.
         try:
             path.unlink()
         except OSError as error:
             raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
-    yield f"{_files(len(unused))} removed from {folder}"
+    yield f"{files} removed from {folder}"
     return {**data, "removed": len(unused)}
 
 
@@ -417,7 +400,3 @@ def _verify_run(options: argparse.Namespace) -> Output:
         return Failed("\n".join(("the run does not count", *(f"  - {x}" for x in wrong))), data)
     yield "the run counts"
     return data
-
-
-def _files(count: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}"

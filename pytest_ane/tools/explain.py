@@ -36,46 +36,28 @@ _PACKAGES = (".mlpackage", ".mlmodelc")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and what is asked of it."""
-    parser.add_argument(
-        "file",
-        type=Path,
-        help="an .mlpackage or .mlmodelc, whose weights may be absent; or a plan or log that a "
-        "Mac's tools recorded",
+    add = parser.add_argument
+    words = (
+        "an .mlpackage or .mlmodelc, whose weights may be absent; or a plan or log that a "
+        "Mac's tools recorded"
     )
+    add("file", type=Path, help=words)
     add_function(parser, "all; with --weights the model's own")
-    parser.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
-    parser.add_argument(
-        "--units",
-        choices=("CPU_AND_NE", "ALL"),
-        default="CPU_AND_NE",
-        help="compute units of the prediction (default: CPU_AND_NE)",
+    add("--os", default="macOS 26", help="target system (default: macOS 26)")
+    words = "compute units of the prediction (default: CPU_AND_NE)"
+    add("--units", choices=("CPU_AND_NE", "ALL"), default="CPU_AND_NE", help=words)
+    add("--chip", metavar="NAME", help="chip of the prediction (default: M4, with ALL M4 Pro)")
+    words = "T of flexible inputs in the prediction (default: the least and the greatest)"
+    add("--tokens", type=count, metavar="T", help=words)
+    words = (
+        "of a recorded plan: the .mlmodelc or .mlpackage it is of, for types and what the "
+        "plan leaves out"
     )
-    parser.add_argument(
-        "--chip", metavar="NAME", help="chip of the prediction (default: M4, with ALL M4 Pro)"
-    )
-    parser.add_argument(
-        "--tokens",
-        type=count,
-        metavar="T",
-        help="T of flexible inputs in the prediction (default: the least and the greatest)",
-    )
-    parser.add_argument(
-        "--package",
-        type=Path,
-        help="of a recorded plan: the .mlmodelc or .mlpackage it is of, for types and what the "
-        "plan leaves out",
-    )
-    parser.add_argument(
-        "--weights",
-        action="store_true",
-        help="list every weight in place of operations: bits, bytes, error of its compression",
-    )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="PACKAGE",
-        help="with --weights: the uncompressed form, for errors ",
-    )
+    add("--package", type=Path, help=words)
+    words = "list every weight in place of operations: bits, bytes, error of its compression"
+    add("--weights", action="store_true", help=words)
+    words = "with --weights: the uncompressed form, for errors"
+    add("--against", type=Path, metavar="PACKAGE", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:

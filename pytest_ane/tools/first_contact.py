@@ -16,18 +16,17 @@ EXAMPLE = "pytest-ane first-contact --shard L01"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to test, and where results are kept."""
-    parser.add_argument(
-        "--shard", default="", help="the shard whose gates run (default: a small package)"
-    )
+    add = parser.add_argument
+    add("--shard", default="", help="the shard whose gates run (default: a small package)")
     add_manifest(parser)
     words = "where results are kept; a run goes on where it was (default: first-contact)"
-    parser.add_argument("--folder", type=Path, default=Path("first-contact"), help=words)
+    add("--folder", type=Path, default=Path("first-contact"), help=words)
     words = "only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'"
-    parser.add_argument("-k", default="", metavar="TESTS", dest="keyword", help=words)
+    add("-k", default="", metavar="TESTS", dest="keyword", help=words)
     words = "seconds that Core ML may take for an answer (default: 300)"
-    parser.add_argument("--seconds", type=positive, default=300.0, help=words)
+    add("--seconds", type=positive, default=300.0, help=words)
     words = "rehearse: a script of pytest_ane.mac.testing answers for Core ML"
-    parser.add_argument("--replay", type=Path, metavar="FOLDER", help=words)
+    add("--replay", type=Path, metavar="FOLDER", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -31,17 +31,12 @@ _PACKAGES = (".mlpackage", ".mlmodelc")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The shard or package, the file, and what runs a package."""
-    parser.add_argument(
-        "action", choices=("record",), help="run the reference and store its outputs"
-    )
-    parser.add_argument("what", help="a shard of the manifest, or a package")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the .safetensors or .npz to write"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a file at --out")
-    parser.add_argument(
-        "--package", type=Path, help="for a shard: run this in place of its float32 module"
-    )
+    add = parser.add_argument
+    add("action", choices=("record",), help="run the reference and store its outputs")
+    add("what", help="a shard of the manifest, or a package")
+    add("--out", type=Path, required=True, metavar="FILE", help="the .safetensors or .npz to write")
+    add("--overwrite", action="store_true", help="replace a file at --out")
+    add("--package", type=Path, help="for a shard: run this in place of its float32 module")
     add_function(parser)
     add_project(parser)
     add_budget(parser)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_ane.cli.options import add_manifest, add_shards
 from pytest_ane.cli.output import Output
+from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.errors import HistoryError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.history import compare, judge
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> Output:
     memory.check(**asked)
     if memory.skipped:
         named = ", ".join(map(str, memory.skipped[:_SKIPPED]))
-        yield f"note: {_count(len(memory.skipped), 'line')} skipped: {named}"
+        yield f"note: {counted(len(memory.skipped), 'line')} skipped: {named}"
     lost = [run.label for run in memory.runs if run.commit and not run.known]
     if lost and len(lost) < len(memory.runs):
         yield f"note: git does not know the commits of {', '.join(lost[:_SKIPPED])}"
@@ -94,7 +95,7 @@ def _overview(memory: Memory, asked: dict[str, Any]) -> Output:
 
 def _turn(turn: Turn) -> tuple[str, ...]:
     step = turn.steps[0]
-    more = f" and {_count(len(turn.steps) - 1, 'more figure')}" if len(turn.steps) > 1 else ""
+    more = f" and {counted(len(turn.steps) - 1, 'more figure')}" if len(turn.steps) > 1 else ""
     why = "; ".join(filter(None, (turn.title[:60], *(f"another {word}" for word in turn.changed))))
     values = f"{_number(step.before)} -> {_number(step.after)}"
     figure = f"{step.series.figure}{more}"
@@ -140,12 +141,12 @@ def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
         yield f"  {name}: {before} -> {after}"
     for count, what in ((found.packages, "package"), (found.questions, "question")):
         if count:
-            yield f"  another {what} in {_count(count, 'measurement')}"
-    for one, other, count in found.apart:
-        yield f"  not compared: {_count(count, 'measurement')}, by the backend {one} and by {other}"
+            yield f"  another {what} in {counted(count, 'measurement')}"
+    for one, other, n in found.apart:
+        yield f"  not compared: {counted(n, 'measurement')}, by the backend {one} and by {other}"
     for count, side in zip(found.only, found.sides, strict=True):
         if count:
-            yield f"  only in {side}: {_count(count, 'measurement')}"
+            yield f"  only in {side}: {counted(count, 'measurement')}"
     yield ""
     differences, total = found.differences, len(found.differences)
     heads = ("subject", "gate", "figure", left, right)
@@ -155,7 +156,7 @@ def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
     ]
     yield from columns([heads, *rows] if rows else [], words=len(heads))
     more = f" ({total - _SHOWN:,} more, which --json lists)" if total > _SHOWN else ""
-    yield f"{_count(total, 'figure')} of {total + found.same:,} differ{more}"
+    yield f"{counted(total, 'figure')} of {total + found.same:,} differ{more}"
     return {**vars(found), "differences": [difference._asdict() for difference in differences]}
 
 
@@ -173,7 +174,7 @@ def _judge(memory: Memory, manifest: Path, asked: dict[str, Any]) -> Output:
         yield from columns([heads, *rows], words=[True] * 5 + [False, True])
         yield ""
     still = sum(red.until is None for red in found.red)
-    yield f"by today's policy {still} of {_count(found.figures, 'figure')} would be red now"
+    yield f"by today's policy {still} of {counted(found.figures, 'figure')} would be red now"
     if found.silent:
         yield f"no limit on a figure: {', '.join(found.silent)}"
     if found.subjects:
@@ -192,7 +193,3 @@ def _number(value: float | str) -> str:
 def _test(of: Any) -> str:
     """A gate, and which of its tests: `throughput call[T1]`."""
     return f"{of.gate} {of.test}".rstrip()
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

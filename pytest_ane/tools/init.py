@@ -17,38 +17,23 @@ EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder, the model that the manifest is of, and whether gates are written."""
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="SOURCE",
-        help="a model: a folder of safetensors with its config.json, a GGUF file, or a repository "
-        "of the Hugging Face cache, as Qwen/Qwen3-0.6B",
+    add = parser.add_argument
+    add("folder", nargs="?", type=Path, default=Path(), help="default: here")
+    words = (
+        "a model: a folder of safetensors with its config.json, a GGUF file, or a repository "
+        "of the Hugging Face cache, as Qwen/Qwen3-0.6B"
     )
-    parser.add_argument(
-        "--no-gates", dest="gates", action="store_false", help="write the manifest only"
+    add("--from", dest="source", metavar="SOURCE", help=words)
+    add("--no-gates", dest="gates", action="store_false", help="write the manifest only")
+    words = "a package of yours for the manifest to gate; may be given several times"
+    add("--package", action="append", type=Path, default=[], metavar="PACKAGE", help=words)
+    words = (
+        "what the package is compared with, such as its uncompressed form or golden tensors; "
+        "one for each --package, in their order, or none"
     )
-    parser.add_argument(
-        "--package",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="PACKAGE",
-        help="a package of yours for the manifest to gate; may be given several times",
-    )
-    parser.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="REFERENCE",
-        help="what the package is compared with, such as its uncompressed form or golden tensors; "
-        "one for each --package, in their order, or none",
-    )
-    parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="write nothing: print the JSON Schema of shards.toml, with which editors complete it",
-    )
+    add("--reference", action="append", default=[], metavar="REFERENCE", help=words)
+    words = "write nothing: print the JSON Schema of shards.toml, with which editors complete it"
+    add("--schema", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -56,12 +41,6 @@ def run(options: argparse.Namespace) -> Output:
 
     The manifest is an example, with `--from` of that model, or with `--package` of these packages
     as they are found.
-
-    Raises:
-        ManifestError: the folder or one of the files cannot be written, or exists already; or a
-            reference does not fit its package.
-        ProgramError: a package cannot be read.
-        SourceError: the model cannot be read, or no family of ours computes it.
     """
     if options.schema:
         from pytest_ane.manifest import json_schema

@@ -29,15 +29,14 @@ EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, its menu, and when to stop."""
-    parser.add_argument("model", nargs="?", help="of the manifest; may be left out if it has one")
+    add = parser.add_argument
+    add("model", nargs="?", help="of the manifest; may be left out if it has one")
     add_project(parser)
-    parser.add_argument("--menu", type=Path, metavar="FILE", help="settings to choose from (TOML)")
-    parser.add_argument(
-        "--log", type=Path, metavar="FILE", help="every number measured (default: in the cache)"
-    )
-    parser.add_argument("--minutes", type=positive, help="begin nothing new after so long")
-    parser.add_argument("--evaluations", type=positive, help="measure at most so many stacks")
-    parser.add_argument("--write", action="store_true", help="put the result into the manifest")
+    add("--menu", type=Path, metavar="FILE", help="settings to choose from (TOML)")
+    add("--log", type=Path, metavar="FILE", help="every number measured (default: in the cache)")
+    add("--minutes", type=positive, help="begin nothing new after so long")
+    add("--evaluations", type=positive, help="measure at most so many stacks")
+    add("--write", action="store_true", help="put the result into the manifest")
     add_arithmetics(parser)
     add_budget(parser)
 
@@ -169,10 +168,7 @@ def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings])
     """A manifest's text with other compression for a model's shards, by id.
 
     The compression that most shards have becomes the model's, others get a table of their own.
-    Other lines, comments and their order stay.
-
-    Raises:
-        ManifestError: the file's layout leaves no place for it.
+    Other lines, comments and their order stay. `ManifestError` where the layout has no place.
     """
     before = parse(text, file)
     one = before.model_of(model)

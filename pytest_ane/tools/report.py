@@ -19,7 +19,6 @@ from typing import Any
 from pytest_ane.cli.options import add_manifest, add_shards
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import select
-from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.git import checkout
@@ -40,6 +39,7 @@ from pytest_ane.report.writeups import (
     relative,
     slug,
     unfinished,
+    write,
 )
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
 
@@ -49,27 +49,23 @@ _DEFAULT = "shards.toml"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, what is shown with it, and the page or the write-up."""
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help="the run, a file of --ane-report=run.jsonl (with --writeup its own may be left out); "
-        "then what recommend, bound, drift or speculate printed with --json",
+    add = parser.add_argument
+    words = (
+        "the run, a file of --ane-report=run.jsonl (with --writeup its own may be left out); "
+        "then what recommend, bound, drift or speculate printed with --json"
     )
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md"
-    )
+    add("files", nargs="*", type=Path, metavar="FILE", help=words)
+    add("-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md")
     words = "an earlier run, to compare; or a folder of many runs, whose figures are drawn"
-    parser.add_argument("--against", type=Path, metavar="FILE|DIR", help=words)
+    add("--against", type=Path, metavar="FILE|DIR", help=words)
     words = "begin a write-up before the run: what you want to find out, in quotes"
-    parser.add_argument("--intent", metavar="TEXT", help=words)
+    add("--intent", metavar="TEXT", help=words)
     words = "fill in a write-up after the run, by number, name or path (default: the newest open)"
-    parser.add_argument("--writeup", nargs="?", const="", metavar="NAME", help=words)
+    add("--writeup", nargs="?", const="", metavar="NAME", help=words)
     add_shards(parser, "--intent: what it is about (default: all)")
     add_manifest(parser)
     words = "of write-ups (default: experiments, next to the manifest)"
-    parser.add_argument("--folder", type=Path, metavar="DIR", help=words)
+    add("--folder", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -110,7 +106,7 @@ def _page(options: argparse.Namespace) -> Output:
     elif options.against:
         found = against(found, read_run(options.against))
     text = format.text(found).encode()
-    _write(out, text)
+    write(out, text)
     yield f"wrote {out} ({len(text):,} bytes)"
     return {"written": out, "verdicts": len(found.rows), "documents": others}
 
@@ -149,7 +145,7 @@ def _begin(options: argparse.Namespace) -> Output:
     )
     writeup = WriteUp(path, head, blank(number(path), intent))
     writeup.save()
-    _write(writeup.beside(".toml"), file.read_bytes())
+    write(writeup.beside(".toml"), file.read_bytes())
     named = [f"--ane-manifest={options.manifest}"] if options.manifest is not None else []
     words = ["pytest", *named, f"--ane-shards={options.shards}", "-m", "gate"]
     command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.jsonl'))}"])
@@ -186,9 +182,9 @@ def _finish(options: argparse.Namespace) -> Output:
             raise ReportError(
                 f"{_typed(own)} holds another run than {file}; remove it, or leave {file} out."
             )
-        _write(own, data)
+        write(own, data)
     for copy, document in documents.items():
-        _write(copy, f"{json.dumps(document)}\n".encode())
+        write(copy, f"{json.dumps(document)}\n".encode())
     charts, without = _charts(answer, documents.values())
     answer = replace(answer, charts=charts)
     head = replace(writeup.head, run=answered.facts.begun or "unknown")
@@ -216,21 +212,13 @@ def _charts(
         if file in made:
             file = answer.writeup.beside(f".{name}-{len(made) + 1}.svg")
         try:
-            _write(file, svg(picture, "white").encode())
+            write(file, svg(picture, "white").encode())
         except ReportError as error:
             return (), str(error)
         made[file] = (picture.title, file.name, picture.description)
     for old in {*answer.writeup.path.parent.glob(f"{answer.writeup.path.stem}.*.svg")} - {*made}:
         old.unlink()
     return tuple(made.values()), ""
-
-
-def _write(file: Path, data: bytes) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, data)
-    except OSError as error:
-        raise ReportError(f"{_typed(file)} cannot be written: {error.strerror}.") from None
 
 
 def _folder(options: argparse.Namespace) -> Path:

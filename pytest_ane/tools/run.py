@@ -103,11 +103,7 @@ def _shown(statistics: dict[str, Any]) -> str:
 
 
 def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
-    """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`.
-
-    Raises:
-        ExecutionError: a file that is missing, or no array; pickles are refused.
-    """
+    """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`; no pickles."""
     inputs: dict[str, Any] = {}
     for text in texts:
         name, separator, file = text.partition("=")

@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ _CHARTED = 32
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the prompt, and the shape of a verifier call."""
+    add = parser.add_argument
     add_stack(parser)
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
@@ -32,17 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
     )
     words = "positions of a call: the last token and N - 1 drafts (default: 4)"
-    parser.add_argument("--width", type=count, default=4, metavar="N", help=words)
-    parser.add_argument(
-        "--tokens", type=count, default=40, metavar="N", help="to decode (default: 40)"
-    )
-    parser.add_argument(
-        "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
-    )
+    add("--width", type=count, default=4, metavar="N", help=words)
+    add("--tokens", type=count, default=40, metavar="N", help="to decode (default: 40)")
+    add("--margin", type=float, metavar="X", help="of two logits, below which a tie is near")
     words = "tokens at the end of the text that must have occurred before (default: 2)"
-    parser.add_argument("--ngram-min", type=count, default=2, metavar="N", help=words)
+    add("--ngram-min", type=count, default=2, metavar="N", help=words)
     words = "only the break-even, of these milliseconds of a step and of a call"
-    parser.add_argument("--times", type=positive, nargs=2, metavar=("T1", "TV"), help=words)
+    add("--times", type=positive, nargs=2, metavar=("T1", "TV"), help=words)
 
 
 def _ids(text: str) -> tuple[int, ...]:
@@ -53,11 +51,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Plain and speculative decoding of one prompt, and the break-even between them.
-
-    Raises:
-        AneError: one sentence.
-    """
+    """Plain and speculative decoding of one prompt, and the break-even between them."""
     from pytest_ane.project import process
 
     process.choose()
@@ -116,8 +110,9 @@ def run(options: argparse.Namespace) -> Output:
             )
         yield f"the same {len(trial.tokens)} tokens as plain decoding"
     # As many widths again as the one that was measured.
+    draft = partial(measured.lookup, shortest=options.ngram_min)
     widths = [
-        measured.yield_of(prompt.ids, trial.tokens, each, measured.Lookup(options.ngram_min))
+        measured.yield_of(prompt.ids, trial.tokens, each, draft)
         for each in range(2, min(2 * width, _CHARTED) + 1)
     ]
     return {

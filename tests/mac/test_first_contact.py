@@ -100,8 +100,8 @@ MACS: Mapping[str, Case] = {
     "folding": Case(
         Script(rewrites=(Rewrite("relu*", "fold"), Rewrite("first*", "cast"))),
         "compiler",
-        {"system_compiler[conv-iOS18]", "xcode_compiler[conv-iOS18]"},
-        {"system_compiler[conv-iOS18]": "folds or renames 1 relu; Then a plan names other ops"},
+        {"compiler[system-conv-iOS18]", "compiler[xcode-conv-iOS18]"},
+        {"compiler[system-conv-iOS18]": "folds or renames 1 relu; Then a plan names other ops"},
     ),
     "crashing": Case(
         Script(failures=(Failure("state", times=None, effect="abort"),)),
@@ -119,7 +119,7 @@ MACS: Mapping[str, Case] = {
         {"error[plan]"},
         {
             "error[plan]": "Core ML had not finished plan after 15 seconds and was ended",
-            "xcode_compiler[state]": "there is no such compiler here",
+            "compiler[xcode-state]": "there is no such compiler here",
             "error[load]": "the text ends too early",
         },
     ),

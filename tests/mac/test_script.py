@@ -33,8 +33,8 @@ def test_only_what_was_chosen_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", r"the script: invalid JSON: .*\.$"),
-        ("[]", r"the script: input should be an object\.$"),
+        ("{", r"invalid JSON: .*\.$"),
+        ("[]", r"input should be an object\.$"),
         ('{"device": []}', r"device: unexpected keyword argument\.$"),
         ('{"devices": [{}]}', r"devices\[0\]\.preferred: .* required.*\.$"),
         ('{"devices": [{"preferred": "NPU"}]}', r"preferred: input should be 'ANE', 'GPU', .*\.$"),

@@ -98,7 +98,8 @@ def test_another_folder_and_names_with_blanks(
     wrote, *_ = command("--writeup", shlex.split(finish)[-1])
     assert wrote == "wrote link/001-fur-b-grosse-b-2j.md"
     writeup = read(project.path / "link" / "001-fur-b-grosse-b-2j.md")
-    assert writeup.manifest.samefile(project.path / "my models" / "a b.toml")
+    manifest = writeup.path.parent / writeup.head.manifest
+    assert manifest.samefile(project.path / "my models" / "a b.toml")
     assert writeup.sections["Intent"] == r"für &#60;b>Größe&#60;/b> +++ \\x1b\[2J \\u202e"
     assert "as it was when the intent was recorded" in writeup.sections["Setup"]
 

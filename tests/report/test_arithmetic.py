@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.report.arithmetic import rules_line, rules_lines
+from pytest_ane.report.arithmetic import rules_lines
 
 
 def test_both_shares_and_the_kinds_without_a_rule() -> None:
@@ -14,7 +14,7 @@ def test_both_shares_and_the_kinds_without_a_rule() -> None:
         {"recorded": 91, "unknown": 9},
         ("conv", "reduce_mean", "softmax"),
     )
-    assert rules_line(shares) == (
+    assert next(rules_lines(shares)) == (
         "simulated ANE (h16+): multiply-accumulates by rules 91% recorded, 9% unknown; operations "
         "62% recorded, 8% fitted, 30% unknown (conv, reduce_mean, softmax)"
     )
@@ -27,7 +27,7 @@ def test_both_shares_and_the_kinds_without_a_rule() -> None:
      ({"recorded": 9996, "unknown": 4}, "operations by rules 99.96% recorded, 0.04% unknown")],
 )  # fmt: skip
 def test_without_products(operations: dict[str, int], text: str) -> None:
-    assert rules_line(RuleShares(operations)) == f"simulated ANE (h16+): {text}"
+    assert next(rules_lines(RuleShares(operations))) == f"simulated ANE (h16+): {text}"
 
 
 def test_what_overflows_is_named() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pytest_ane.report.github import Place, commands, markdown, summary
+from pytest_ane.report.github import commands, markdown, summary
 from pytest_ane.report.rows import Row
 
 HEADER = "ane: all · shards 2 of 2 · backend cpu · placement by forecast · seed 7"
@@ -126,7 +126,7 @@ def test_the_room_is_kept_and_what_is_left_out_is_counted(rows: list[Row], room:
 
 
 def test_annotations_worst_first_with_their_places() -> None:
-    found = list(commands(ROWS, HEADER, lambda row: Place("shards.toml", int(row.subject[-1]) + 1)))
+    found = list(commands(ROWS, HEADER, lambda row: ("shards.toml", int(row.subject[-1]) + 1)))
     assert found == [
         "::error file=shards.toml,line=2,title=m%3AL01 placement error::m:L01: no such file",
         "::error file=shards.toml,line=2,title=m%3AL01 fidelity failed::Too low.%0AAnd NaN.",
@@ -151,7 +151,7 @@ def test_the_tenth_annotation_counts_the_rest(count: int, lines: int, last: int 
 @settings(max_examples=200)
 def test_no_text_breaks_out_of_its_command(subject: str, reason: str) -> None:
     row = Row("fidelity", subject, "failed", "low", reasons=(reason,))
-    line = next(commands([row], HEADER, lambda _: Place("a,b:c.toml")))
+    line = next(commands([row], HEADER, lambda _: ("a,b:c.toml", None)))
     found = re.fullmatch(r"::error file=a%2Cb%3Ac\.toml,title=([^:,\r\n]*)::([^\r\n]*)", line)
     assert "%" not in re.sub("%(25|0A|0D)", "", found[2])
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(reason.split()))

@@ -54,7 +54,7 @@ def test_spoilt_shards_are_named(
     *_, stack, says = run(forge, tmp_path, cache_root, "drift", guilty)
     assert stack.startswith("stack failed: ")
     named, _, _ = says.partition(" breaks it" if count == 1 else " break it")
-    assert sorted(named.split(" and ")) == guilty
+    assert sorted(named.split(", ")) == guilty
 
 
 @pytest.mark.drawn

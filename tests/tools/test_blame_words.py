@@ -85,7 +85,7 @@ ALONE = replace(FOUND, weights=(), exact=math.nan, without="There are none.")
         (ALONE, 1, "0.41 as it is; run by the CPU executor"),
         (ALONE, 2, "There are none."),
         (replace(FOUND, absent=("a", "b", "c", "d")), 7, "4 more have no counterpart in the "
-         "uncompressed package and stayed compressed: a, b, c ..."),
+         "uncompressed package and stayed compressed: a, b, c and 1 more"),
         (replace(FOUND, operations=(replace(CONV, own=0.0),) * 2), -1,
          "all 2 operations agree with float32 on the same inputs"),
         (replace(FOUND, operations=(replace(CONV, peak=1.5e-5),)), -1,

@@ -296,7 +296,7 @@ def test_another_runtime_with_its_energy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        *((text, "invalid json") for text in ("", "{", "[" * 100_000, "\xff")),
+        *((text, "invalid JSON") for text in ("", "{", "[" * 100_000, "\xff")),
         ("[]", "give an object with runtime, device, model and tok_s"),
         ("{}", "runtime: field required; give an object"),
         (json.dumps(OTHER | {"tok_s": 0}), "tok_s: input should be greater than 0"),

@@ -48,7 +48,7 @@ def test_shards_that_lost_the_same_share_a_row_and_the_worst_comes_first() -> No
         (["m:a", "m:b"], "m:a, m:b"),
         (["m1", "m2"], "m1, m2"),
         ([f"m:L{n}" for n in range(0, 24, 2)],
-         "m:L0, m:L2, m:L4, m:L6, m:L8, m:L10, m:L12, m:L14, m:L16, m:L18, and 2 more"),
+         "m:L0, m:L2, m:L4, m:L6, m:L8, m:L10, m:L12, m:L14, m:L16, m:L18 and 2 more"),
     ],
 )  # fmt: skip
 def test_subjects(names: list[str], text: str) -> None:

@@ -212,7 +212,7 @@ EVEN = [(f"L{i:02d}", 1.0, False) for i in range(10)]
         (judged("failed", ("L07", math.nan, True), ("L01", 0, False)),
          "L07 breaks it: it fails alone in an otherwise exact stack."),
         (judged("failed", ("L07", 9, True), ("L03", 9, True), ("L01", 2, False)),
-         "L07 and L03 break it: each fails alone in an otherwise exact stack."),
+         "L07, L03 break it: each fails alone in an otherwise exact stack."),
         (judged("failed", *((name, kl, True) for name, kl, _ in EVEN)),
          "L00, L01, L02, L03 and 6 more break it: each fails alone in an otherwise exact stack."),
         (judged("failed", *EVEN),

@@ -13,8 +13,8 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.probes.cases import Case
-from pytest_ane.tools.blame.analysis import Suspect, rank, suspect_operations
-from pytest_ane.tools.diff import ProgramDiff, diff_programs
+from pytest_ane.tools.blame.analysis import Suspect, suspect_operations
+from pytest_ane.tools.diff import ProgramDiff, diff_programs, rank
 from tests.gates.fidelity import blocks
 from tests.mlprogram.packages import Program
 from tests.models.families.llama.tiny import tiny_model

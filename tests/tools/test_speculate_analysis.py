@@ -15,10 +15,10 @@ from pytest_ane.models.families import Wire
 from pytest_ane.tools._speculate import (
     BreakEven,
     Drafter,
-    Lookup,
     Speculated,
     Trial,
     expected_tokens,
+    lookup,
     run_trial,
     speculate,
     time_calls,
@@ -176,13 +176,13 @@ def test_a_chain_without_states_and_a_shard_that_cannot_go_back() -> None:
 )
 def test_lookup(text: str, drafts: str) -> None:
     """The latest place counts, of the longest end that has one; a short period goes on."""
-    assert "".join(map(chr, Lookup()([*map(ord, text)], 4))) == drafts
+    assert "".join(map(chr, lookup([*map(ord, text)], 4))) == drafts
 
 
 def test_how_much_must_be_alike() -> None:
     text = [1, 2, 9, 2]
-    assert Lookup()(text, 2) == []
-    assert Lookup(shortest=1)(text, 2) == [9, 2]
+    assert lookup(text, 2) == []
+    assert lookup(text, 2, shortest=1) == [9, 2]
 
 
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 24))
@@ -191,16 +191,9 @@ def test_the_yield_of_a_known_text_is_that_of_decoding_it(
 ) -> None:
     text = decode(chaotic(seed), PROMPT, count).tokens
     found = speculate(chaotic(seed), PROMPT, count, width, margin=0)
-    known = yield_of(PROMPT, text, width, Lookup())
+    known = yield_of(PROMPT, text, width, lookup)
     assert known.calls == len(found.calls)
     assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
-
-
-@given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 6))
-def test_a_text_that_grows_is_looked_up_as_one_that_is_whole(text: list[int], count: int) -> None:
-    growing = Lookup()
-    for end in range(len(text) + 1):
-        assert growing(text[:end], count) == Lookup()(text[:end], count)
 
 
 def test_calls_of_a_text_over_and_over() -> None:

@@ -91,13 +91,15 @@ def test_a_damaged_head_is_one_sentence(tmp_path: Path, old: str, new: str, says
 
 
 def test_pages_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"001-a\.md: no such file or directory"):
+    with pytest.raises(ReportError, match=r"001-a\.md cannot be read: No such file or directory"):
         read(tmp_path / "001-a.md")
     (tmp_path / "001-a.md").write_bytes(b"---\n\xff")
     with pytest.raises(ReportError, match=r"001-a\.md:2: not UTF-8 text"):
         read(tmp_path / "001-a.md")
     (tmp_path / "file").touch()
-    with pytest.raises(ReportError, match=r"file: (file exists|not a directory)"):
+    with pytest.raises(
+        ReportError, match=r"001-a\.md cannot be written: (File exists|Not a directory)"
+    ):
         page(tmp_path / "file", "001-a")
 
 

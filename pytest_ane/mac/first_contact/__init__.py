@@ -40,10 +40,11 @@ from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.mac.first_contact._packages import package
-from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.atomic import replacing_folder, write_atomically
 from pytest_ane.mlprogram.errors import ExecutionError
 
 T = TypeVar("T")
+Found = Callable[[object], None]
 SUITE, PARTS = Path(__file__).parent, ("machine", "core_ml", "backend")
 _SENT = ("results.jsonl", "recordings", "arithmetic")
 _SHORTEST_NAME = 2
@@ -52,14 +53,10 @@ _PLACE, _WORD = r"(?:{})(?![\w-])", r"(?<![^\W_])(?:{})(?![^\W_])"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run is of.
+    """What a run is of; `seconds` are how long one question to Core ML may take.
 
-    Attributes:
-        folder: of this run, for one build of macOS.
-        shard: the shard whose gates run; empty for a package of the suite's own.
-        manifest: that has the shard; empty for `shards.toml` in the current folder.
-        replay: a folder with a script that answers for Core ML; empty for Core ML itself.
-        seconds: how long one question to Core ML may take.
+    An empty `shard` is a package of the suite's own, an empty `manifest` `shards.toml` in the
+    current folder; `replay` is a folder with a script that answers for Core ML, empty for itself.
     """
 
     folder: Path
@@ -82,9 +79,7 @@ class Result:
 def run(setup: Setup, keyword: str = "") -> list[Result]:
     """Run the tests that `pytest -k` chooses and that have no result yet; the results of all.
 
-    Raises:
-        ExecutionError: the folder cannot be written, or no test is chosen.
-        KeyboardInterrupt: Ctrl-C; what was measured is kept.
+    `ExecutionError` where the folder cannot be written, or no test is chosen.
     """
     try:
         setup.folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +110,7 @@ def kit(pytestconfig: pytest.Config) -> Kit:
 
 
 @pytest.fixture
-def found(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+def found(record_property: Callable[[str, object], None]) -> Found:
     """`found("3 of 3 ops on the ANE")`: what the machine did, for the table."""
     return partial(record_property, "found")
 
@@ -170,11 +165,8 @@ class Kit:
         """The same, compiled; made unless it is there."""
         path = self.work / f"{name}.mlmodelc"
         if not path.is_dir():
-            # Renamed when it is complete: a killed run leaves no half model under the name.
-            unfinished = path.with_name(f"{name}.unfinished.mlmodelc")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            compile_package(self.package(name), unfinished, self.machine, self.device)
-            unfinished.rename(path)
+            with replacing_folder(path) as new:
+                compile_package(self.package(name), new, self.machine, self.device)
         return path
 
     def ask(self, doing: str, function: Callable[..., T], *arguments: Any) -> T:
@@ -267,9 +259,6 @@ def pack(folder: Path, target: Path) -> None:
     """Write a zip file of what goes home.
 
     Texts lose the user's name, the home folder, the machine's name, and the folders in use.
-
-    Raises:
-        ExecutionError: it cannot be written.
     """
     redact, data = redacting(folder), io.BytesIO()
     try:

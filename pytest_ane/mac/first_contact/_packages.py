@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_ane.mac._experiments import convert
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.mlprogram.atomic import replacing_folder
 
 CHANNELS = 64
 SHAPE = (1, CHANNELS, 1, 4)
@@ -22,12 +23,9 @@ def package(name: str, folder: Path) -> Path:
     """An `.mlpackage` of `PACKAGES` in a folder, made unless it is there."""
     path = folder / f"{name}.mlpackage"
     if not path.exists():
-        # Renamed when it is complete: a killed run leaves no half package under the name.
-        unfinished = folder / f"{name}.unfinished.mlpackage"
         import_coremltools()
-        with converter_notes():
-            PACKAGES[name](unfinished)
-        unfinished.rename(path)
+        with converter_notes(), replacing_folder(path) as new:
+            PACKAGES[name](new)
     return path
 
 

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,12 +19,11 @@ import pytest
 
 from pytest_ane import __version__
 from pytest_ane.mac._experiments import EXPERIMENTS, record, to_csv
-from pytest_ane.mac.first_contact import Kit
+from pytest_ane.mac.first_contact import Found, Kit
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import read_run
 
-Found = Callable[[object], None]
 _SLOWEST_INTERRUPT = 5.0
 """Seconds after Ctrl-C."""
 _PATIENCE = 60

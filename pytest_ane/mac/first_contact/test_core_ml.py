@@ -14,12 +14,12 @@ import pytest
 
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools
-from pytest_ane.mac.first_contact import Kit
+from pytest_ane.mac.first_contact import Found, Kit
 from pytest_ane.mac.first_contact._packages import PIXELS, SHAPE
 from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.atomic import replacing_folder
 from pytest_ane.mlprogram.errors import ExecutionError
 
-Found = Callable[[object], None]
 LOADS, READS = 240, 1000
 _LEAK = 64 << 20
 """Bytes that a process may grow by over the later loads or reads."""
@@ -71,12 +71,13 @@ def test_plan_of_two_functions(kit: Kit, found: Found) -> None:
     )
 
 
-def _load_and_predict(path: str, units: str, *shape: int) -> None:
-    _load(path, units).predict({"x": np.zeros(shape, np.float32)})
+def _predict(path: str, units: str, value: Any) -> Array:
+    (output,) = _load(path, units).predict({"x": value}).values()
+    return np.asarray(output)
 
 
-def _make_state(path: str, units: str) -> None:
-    _load(path, units).make_state()
+def _make_state(path: str, units: str) -> Any:
+    return _load(path, units).make_state()
 
 
 def _error_of(function: Callable[..., object], *arguments: Any) -> Exception | None:
@@ -87,10 +88,11 @@ def _error_of(function: Callable[..., object], *arguments: Any) -> Exception | N
     return None
 
 
-ERRORS: dict[str, tuple[Callable[..., object], bool, tuple[int, ...]]] = {
-    "load": (_load_and_predict, True, SHAPE),
+ZEROS = np.zeros(SHAPE, np.float32)
+ERRORS: dict[str, tuple[Callable[..., object], bool, tuple[Array, ...]]] = {
+    "load": (_predict, True, (ZEROS,)),
     "plan": (_plan, True, ()),
-    "predict": (_load_and_predict, False, (*SHAPE[:-1], SHAPE[-1] + 1)),
+    "predict": (_predict, False, (np.repeat(ZEROS, 2, axis=-1),)),
     "make-state": (_make_state, False, ()),
 }
 """What is asked, of a model without its program or of a whole one, and with which input."""
@@ -99,13 +101,13 @@ ERRORS: dict[str, tuple[Callable[..., object], bool, tuple[int, ...]]] = {
 @pytest.mark.parametrize("question", ERRORS)
 def test_error(kit: Kit, question: str, found: Found) -> None:
     """An error becomes one sentence: of a damaged model, a wrong shape, states that are none."""
-    function, damaged, shape = ERRORS[question]
+    function, damaged, inputs = ERRORS[question]
     path = kit.compiled("conv-iOS18")
     if damaged:
         path = shutil.copytree(path, kit.work / "broken.mlmodelc", dirs_exist_ok=True)
         for file in path.glob("*.mil"):
             file.write_text("program(1.0)\n{\n")
-    arguments = (function, str(path), kit.units, *shape)
+    arguments = (function, str(path), kit.units, *inputs)
     error = kit.ask_recorded(f"error-{question}", question, _error_of, *arguments)
     if error is None:
         pytest.skip("it raises no error")
@@ -128,13 +130,12 @@ def test_model_of_another_build(kit: Kit, found: Found) -> None:
     models = kit.folder.parent / "compiled"
     mine = models / kit.machine.os_build / "conv.mlmodelc"
     if not mine.exists():
-        unfinished = mine.with_name("conv.unfinished.mlmodelc")
-        shutil.copytree(kit.compiled("conv-iOS18"), unfinished, dirs_exist_ok=True)
-        unfinished.rename(mine)
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_folder(mine) as new:
+            shutil.copytree(kit.compiled("conv-iOS18"), new)
     answers = {}
     for path in sorted({*models.glob("*/conv.mlmodelc")} - {mine}):
-        arguments = (_load_and_predict, str(path), kit.units, *SHAPE)
-        error = kit.ask("predicting", _error_of, *arguments)
+        error = kit.ask("predicting", _error_of, _predict, str(path), kit.units, ZEROS)
         answers[path.parent.name] = str(error or "loads and predicts")
     if not answers:
         pytest.skip("no model of an earlier build here; run again after an upgrade of macOS")
@@ -165,7 +166,7 @@ def _grown_by_loads(path: str, units: str) -> int:
 
 
 def _grown_by_reads(path: str, units: str) -> int:
-    state = _load(path, units).make_state()
+    state = _make_state(path, units)
     return _grown(READS, lambda: state.read_state("total"))
 
 
@@ -184,31 +185,21 @@ def test_memory(kit: Kit, name: str, measure: Callable[[str, str], int], found: 
     assert grown <= _LEAK, "Then a process of Core ML has to be replaced after fewer loads."
 
 
-def _predict_image(path: str, units: str, pixels: Array) -> Array:
-    from PIL import Image
-
-    (output,) = _load(path, units).predict({"x": Image.fromarray(pixels)}).values()
-    return np.asarray(output)
-
-
 def test_image(kit: Kit, found: Found) -> None:
     """A picture arrives as the numbers that it holds."""
+    from PIL import Image
+
     pixels = np.random.default_rng(2).integers(0, 255, (*PIXELS[2:], 3), np.uint8)
     path = str(kit.compiled("image"))
-    output = kit.ask("predicting", _predict_image, path, kit.units, pixels)
+    output = kit.ask("predicting", _predict, path, kit.units, Image.fromarray(pixels))
     difference = np.abs(output - (pixels.transpose(2, 0, 1)[None].astype(np.float32) + 1)).max()
     found(f"{output.dtype}, differs by {difference:g}")
     assert difference < 0.01, "Then references of packages with pictures get other numbers."
 
 
-def _predict_numbers(path: str, units: str, values: Array) -> Array:
-    (output,) = _load(path, units).predict({"x": values}).values()
-    return np.asarray(output)
-
-
 def test_int8(kit: Kit, found: Found) -> None:
     """int8 outputs are read with wrong strides, so they are refused."""
     values = np.arange(16, dtype=np.float32)[None] - 8
-    output = kit.ask("predicting", _predict_numbers, str(kit.compiled("int8")), kit.units, values)
+    output = kit.ask("predicting", _predict, str(kit.compiled("int8")), kit.units, values)
     found(f"{output.dtype} {output[0, :8].tolist()}, expected {values[0, :8].tolist()}")
     assert not np.array_equal(output, values), "Then int8 outputs need not be refused."

@@ -278,14 +278,13 @@ def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Itera
     Each machine has its own picture: speeds of different ones are not compared. `bound` is what
     `pytest-ane bound --json` printed.
     """
-    speeds = [*_speeds(run), *_bounds(bound or {})]
-    parts = [*_measured_parts(run), *_bound_parts(bound or {})]
-    machines = [each.machine for each in speeds] + [each.machine for each in parts]
-    for machine in dict.fromkeys(machines):
-        if here := [speed for speed in speeds if speed.machine == machine]:
-            yield _speed(machine, sorted(here, key=lambda speed: -speed.tok_s))
-        if of := [part for part in parts if part.machine == machine]:
-            yield _time(machine, of)
+    found = [*_measured(run), *(_bounds(bound) if bound else ())]
+    for machine in dict.fromkeys(each.machine for each in found):
+        here = [each for each in found if each.machine == machine]
+        if speeds := [each for each in here if isinstance(each, _Speed)]:
+            yield _speed(machine, sorted(speeds, key=lambda speed: -speed.tok_s))
+        if parts := [each for each in here if isinstance(each, _Part)]:
+            yield _time(machine, parts)
 
 
 def _speed(machine: str, ranked: Sequence[_Speed]) -> Picture:
@@ -323,51 +322,37 @@ def _time(machine: str, parts: Sequence[_Part]) -> Picture:
     )
 
 
-def _timed(run: Run | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _measured(run: Run | None) -> Iterator[_Speed | _Part]:
     for row in run.rows if run else ():
-        if row.gate == "throughput" and row.data:
-            place = row.data.get("provenance") or {}
-            chip = str(place.get("chip") or "").removeprefix("Apple ")
-            # A bound is of the chip; our own executor says nothing of it.
-            backend = "CPU executor" if place.get("backend") == "cpu" else ""
-            machine = ", ".join(filter(None, (chip, backend)))
-            yield machine or "an unnamed machine", row.subject, row.data
-
-
-def _speeds(run: Run | None) -> Iterator[_Speed]:
-    for machine, subject, verdict in _timed(run):
-        figures = {f["name"]: f.get("value") for f in verdict.get("figures") or ()}
+        if row.gate != "throughput" or not row.data:
+            continue
+        place = row.data.get("provenance") or {}
+        chip = str(place.get("chip") or "").removeprefix("Apple ")
+        # A bound is of the chip; our own executor says nothing of it.
+        backend = "CPU executor" if place.get("backend") == "cpu" else ""
+        machine = ", ".join(filter(None, (chip, backend))) or "an unnamed machine"
+        figures = {f["name"]: f.get("value") for f in row.data.get("figures") or ()}
         value = number(figures.get("tok_s"))
         # The bound is of whole models, and calls are of single shards.
         if figures.get("what") == "decode" and value is not None and math.isfinite(value):
-            yield _Speed(machine, subject, value, "this run")
+            yield _Speed(machine, row.subject, value, "this run")
+        for part in rows_of(row.data, "token"):
+            if (seconds := number(part.get("time"))) is not None and seconds > 0:
+                yield _Part(machine, row.subject, str(part.get("part")), seconds)
 
 
-def _measured_parts(run: Run | None) -> Iterator[_Part]:
-    for machine, subject, verdict in _timed(run):
-        for row in rows_of(verdict, "token"):
-            if (seconds := number(row.get("time"))) is not None and seconds > 0:
-                yield _Part(machine, subject, str(row.get("part")), seconds)
-
-
-def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed]:
-    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
+def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed | _Part]:
+    machine, least = bound["device"]["name"].partition(" with ")[0], f"{bound['name']}, at least"
     for call in bound.get("calls") or ():
         if tokens := call["tokens"]:
-            name = f"at most, T = {tokens}"
-            yield _Speed(machine, name, measure(call["rate"]), "bound", tokens)
+            rate = measure(call["rate"])
+            yield _Speed(machine, f"at most, T = {tokens}", rate, "bound", tokens)
+        for kind in call["kinds"] if tokens == 1 else ():
+            if kind["seconds"]:
+                yield _Part(machine, least, str(kind["kind"]), measure(kind["seconds"]))
     for each in bound.get("measured") or ():
         name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
         yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
-
-
-def _bound_parts(bound: Mapping[str, Any]) -> Iterator[_Part]:
-    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
-    for call in bound.get("calls") or ():
-        for kind in call["kinds"] if call["tokens"] == 1 else ():
-            if kind["seconds"]:
-                name, part = f"{bound['name']}, at least", str(kind["kind"])
-                yield _Part(machine, name, part, measure(kind["seconds"]))
 
 
 # Speculative decoding.

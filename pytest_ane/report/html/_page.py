@@ -1,40 +1,37 @@
-"""The page: everything it shows is made here, of a run's structured verdicts.
-
-The end of the module is what differs from the run before: verdicts that turned, limits, figures.
-"""
+"""The page: everything it shows is made here, of a run's structured verdicts."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted, some
+from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.records.history import Asked, Earlier
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html.subjects import (
     Judged,
     Subject,
+    before,
+    changes_of,
     gates,
     grid,
     prompts,
     strip,
     subjects,
 )
-from pytest_ane.report.rows import Row, count
-from pytest_ane.report.run import Run, comparable
+from pytest_ane.report.rows import count
+from pytest_ane.report.run import Run
 
 _DRAWN = ("program", "positions")
 """Tables that have a picture in place of their rows."""
@@ -86,10 +83,8 @@ def _headline(run: Run) -> str:
     broken = len(run.rows) - len(judged)
     warned = sum(row.warned for row in judged)
     parts = [f"{red} of {counted(len(judged), 'gate')} red"]
-    if not judged:
-        parts = ["No gate was judged"]
-    elif not red and not waiting:
-        parts = [f"All {counted(len(judged), 'gate')} passed"]
+    if not red and not waiting:
+        parts = [f"All {counted(len(judged), 'gate')} passed" if judged else "No gate was judged"]
     parts += [f"{waiting} not run"] if waiting else []
     parts += [f"{warned} with a warning"] if warned else []
     parts += [f"{counted(broken, 'test')} broke down"] if broken else []
@@ -145,20 +140,14 @@ def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("pytest_ane.report.html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("pytest_ane.report.html"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.globals["cause"] = CAUSE
-    environment.filters["amount"] = amount
-    environment.filters["figure"] = figure_text
-    environment.filters["last"] = _last
-    environment.filters["limit"] = _limit
-    environment.filters["where"] = _where
-    environment.filters["prose"] = _prose
-    environment.filters["plain"] = lambda text: Markup(_prose(text)).striptags()
+    environment.filters |= {
+        "amount": amount, "figure": figure_text, "last": _last, "limit": _limit, "where": _where,
+        "prose": _prose, "plain": lambda text: Markup(_prose(text)).striptags(),
+    }  # fmt: skip
     return environment
 
 
@@ -180,9 +169,7 @@ def _template(name: str) -> Template:
 
 
 def _text(name: str) -> str:
-    loader = _environment().loader
-    assert loader is not None
-    return loader.get_source(_environment(), name)[0]
+    return (files(__package__) / "templates" / name).read_text("utf-8")
 
 
 def _where(finding: Finding) -> str:
@@ -192,118 +179,3 @@ def _where(finding: Finding) -> str:
         return ""
     at = f" at position {where.position}" if where.position is not None else ""
     return f"{where.noun} {where.name}{at}" if where.noun else at.strip()
-
-
-_MOST = 30
-"""Figures that are listed; shards have their own."""
-_NAMED = 6
-"""Gates that one run alone asked; of more the number."""
-
-
-class Change(NamedTuple):
-    """A figure that differs; `size` as a share of its limit."""
-
-    subject: str
-    gate: str
-    figure: str
-    before: str
-    after: str
-    size: float
-    worse: bool
-
-
-class Turn(NamedTuple):
-    """A verdict that is another one now."""
-
-    subject: str
-    gate: str
-    before: str
-    after: str
-
-
-def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
-    """What differs; empty where no run before is known. The memory has no verdicts and no limits.
-
-    `turns` are verdicts that turned, those that are red now first; `asked` sentences on limits that
-    differ and gates that one run alone asked; `figures` those with a limit, the worst first.
-    """
-    if run.earlier is None:
-        return {}
-    judged = [one for subject in found for one in subject.judged if one.gate]
-    figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
-    before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
-    pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
-    turns = [
-        Turn(now.subject, " ".join((now.gate, now.part)).strip(), then.label, now.label)
-        for then, now in pairs
-        if then.label != now.label
-    ]
-    asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
-    red = {one.row.subject for one in judged if one.row.red}
-    return {
-        "since": run.earlier.label,
-        "turns": sorted(turns, key=lambda turn: turn.subject not in red),
-        "asked": asked,
-        "figures": figures[:_MOST],
-        "more": max(0, len(figures) - _MOST),
-    }
-
-
-def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
-    """Figures that the run before had of a gate and subject."""
-    return earlier.figures.get(one.row.asked, {}) if earlier else {}
-
-
-def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
-    for one in judged:
-        then = before(earlier, one)
-        for figure in one.verdict.figures if one.verdict else ():
-            if figure.limit is not None and figure.name in then:
-                yield from _change(one, figure, then[figure.name])
-
-
-def _change(one: Judged, figure: Figure, then: Cell) -> Iterator[Change]:
-    now = figure.value
-    if isinstance(now, str) or isinstance(then, str) or then is None or figure.limit is None:
-        return
-    texts = amount(then, figure.unit), amount(now, figure.unit)
-    if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
-        return
-    size = abs(now - then) / (abs(figure.limit) or 1.0)
-    worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
-    yield Change(one.row.subject, one.gate, figure.label or figure.name, *texts, size, worse)
-
-
-def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
-    seen: Counter[str] = Counter()
-    for then, now in pairs:
-        old = {f["name"]: f for f in _data(then)}
-        for figure in _data(now):
-            was = old.get(figure["name"], {}).get("limit")
-            limit = figure.get("limit")
-            # Limits that a measurement brings along move with it.
-            if was != limit and was is not None and limit is not None:
-                texts = (limit_of(x, figure.get("unit", "")) for x in (was, limit))
-                name = figure.get("label") or figure["name"]
-                seen["{} {}: limit {} before, {} now".format(now.gate, name, *texts)] += 1
-    yield from (f"{text}{f', {count} times' if count > 1 else ''}" for text, count in seen.items())
-
-
-def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """Verdicts whose figures are those of another backend, or times of another machine."""
-    if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
-        of = counted(count, "verdict")
-        yield f"figures of {of} are not compared: another backend or machine measured them before"
-
-
-def _data(row: Row) -> Sequence[Mapping[str, Any]]:
-    return row.data["figures"] if row.data else ()
-
-
-def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:
-    keys = {one.row.asked for one in now}
-    for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
-        if others:
-            names = some(sorted(f"{subject} {gate}" for gate, subject, _ in others), _NAMED)
-            yield f"{counted(len(others), 'verdict')} only {which}: {names}"

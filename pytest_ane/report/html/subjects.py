@@ -6,16 +6,18 @@ Pictures are data that templates draw: bars, strips, marked text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict
-from pytest_ane.report.figures import amount
+from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict, counted, some
+from pytest_ane.records.history import Asked, Earlier
+from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, verdict_of
+from pytest_ane.report.run import Run, comparable, verdict_of
 from pytest_ane.report.table import cell, head
 
 _SHARES = (0.05, 0.15, 0.35, 0.6)
@@ -310,9 +312,105 @@ def _finite(value: Cell, otherwise: float = 0.0) -> float:
     return float(value)
 
 
-def _short(value: Cell) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return amount(value) if not math.isfinite(value) else f"{value:.3g}"
-    return str(value)
+def _short(value: float) -> str:
+    text = f"{value:.3g}" if math.isfinite(value) else amount(value)
+    return str(value) if isinstance(value, int) else text
+
+
+# What differs from the run before: verdicts that turned, limits, figures.
+
+_MOST = 30
+"""Figures that are listed; shards have their own."""
+_NAMED = 6
+"""Gates that one run alone asked; of more the number."""
+
+
+class Change(NamedTuple):
+    """A figure that differs; `size` as a share of its limit."""
+
+    subject: str
+    gate: str
+    figure: str
+    before: str
+    after: str
+    size: float
+    worse: bool
+
+
+def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
+    """What differs; empty where no run before is known. The memory has no verdicts and no limits.
+
+    `turns` are verdicts that turned, those that are red now first; `asked` sentences on limits that
+    differ and gates that one run alone asked; `figures` those with a limit, the worst first.
+    """
+    if run.earlier is None:
+        return {}
+    judged = [one for subject in found for one in subject.judged if one.gate]
+    figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
+    before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
+    pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
+    turns = [
+        {"subject": now.subject, "gate": f"{now.gate} {now.part}".strip(),
+         "before": then.label, "after": now.label}
+        for then, now in pairs if then.label != now.label
+    ]  # fmt: skip
+    asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
+    red = {one.row.subject for one in judged if one.row.red}
+    return {
+        "since": run.earlier.label,
+        "turns": sorted(turns, key=lambda turn: turn["subject"] not in red),
+        "asked": asked,
+        "figures": figures[:_MOST],
+        "more": max(0, len(figures) - _MOST),
+    }
+
+
+def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
+    """Figures that the run before had of a gate and subject."""
+    return earlier.figures.get(one.row.asked, {}) if earlier else {}
+
+
+def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
+    for one in judged:
+        known = before(earlier, one)
+        for figure in one.verdict.figures if one.verdict else ():
+            now, then = figure.value, known.get(figure.name)
+            if figure.limit is None or isinstance(now, str) or isinstance(then, str | None):
+                continue
+            texts = amount(then, figure.unit), amount(now, figure.unit)
+            if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
+                continue
+            name, size = figure.label or figure.name, abs(now - then) / (abs(figure.limit) or 1.0)
+            worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
+            yield Change(one.row.subject, one.gate, name, *texts, size, worse)
+
+
+def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
+    seen: Counter[str] = Counter()
+    for then, now in pairs:
+        old = {f["name"]: f for f in (then.data or {}).get("figures", ())}
+        for figure in (now.data or {}).get("figures", ()):
+            was = old.get(figure["name"], {}).get("limit")
+            limit = figure.get("limit")
+            # Limits that a measurement brings along move with it.
+            if was != limit and was is not None and limit is not None:
+                texts = (limit_of(x, figure.get("unit", "")) for x in (was, limit))
+                name = figure.get("label") or figure["name"]
+                seen["{} {}: limit {} before, {} now".format(now.gate, name, *texts)] += 1
+    yield from (f"{text}{f', {count} times' if count > 1 else ''}" for text, count in seen.items())
+
+
+def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """Verdicts whose figures are those of another backend, or times of another machine."""
+    if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
+        of = counted(count, "verdict")
+        yield f"figures of {of} are not compared: another backend or machine measured them before"
+
+
+def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:
+    keys = {one.row.asked for one in now}
+    for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
+        if others:
+            names = some(sorted(f"{subject} {gate}" for gate, subject, _ in others), _NAMED)
+            yield f"{counted(len(others), 'verdict')} only {which}: {names}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_ane.backends import CpuBackend
 from pytest_ane.cli.options import add_arithmetic, add_budget, add_project
 from pytest_ane.cli.output import Output
-from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where, rounded
+from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where, rounded, some
 from pytest_ane.make import uncompressed_package
 from pytest_ane.manifest import (
     Linear,
@@ -111,16 +111,9 @@ def _project(options: argparse.Namespace) -> Project:
 def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = None) -> Blame:
     """Find the weights and operations that a shard's error comes from.
 
-    All is run by the CPU executor, references included; the uncompressed package is built if need
-    be.
-
-    Args:
-        project: builds, and opens references.
-        shard: whose error.
-        arithmetic: of its package; by default `ane` where the shard's names it.
-
-    Raises:
-        AneError: the packages or the reference cannot be had or run.
+    All is run by the CPU executor, references included, the package by default in the arithmetic
+    `ane` where the shard names it; the uncompressed package is built if need be. `AneError` where
+    the packages or the reference cannot be had or run.
     """
     artifact = project.artifact(shard)
     program = read_model(artifact.path, function=shard.function)
@@ -214,7 +207,7 @@ def _lines(blame: Blame, run_by: str) -> Iterator[str]:
     if blame.absent and not blame.without:
         yield (
             f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
-            f"compressed: {_named(blame.absent)}"
+            f"compressed: {some(blame.absent, _NAMED)}"
         )
     if shown := sum(suspect.is_off for suspect in blame.operations):
         yield from table(replace(operations, title="", rows=operations.rows[: min(shown, WORST)]))
@@ -232,7 +225,7 @@ def _errors(blame: Blame, run_by: str) -> Iterator[str]:
         yield _CAUSES[blame.cause]
     yield (
         f"relative error of the {'contribution' if blame.contribution else 'output'} on the worst "
-        f"{len(blame.probes)} of {blame.of} probes ({_named(blame.probes)})"
+        f"{len(blame.probes)} of {blame.of} probes ({some(blame.probes, _NAMED)})"
     )
     exact = "" if math.isnan(blame.exact) else f", {in_words(blame.exact)} with every weight exact"
     algebra = "" if math.isnan(blame.algebra) else f", {in_words(blame.algebra)} in float32 as well"
@@ -242,10 +235,6 @@ def _errors(blame: Blame, run_by: str) -> Iterator[str]:
     yield f"{in_words(blame.error)}{typed}{exact}{algebra}; {run_by}"
     if blame.rules is not None:
         yield from rules_lines(blame.rules)
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
 
 
 def _overrides(blame: Blame) -> str:

@@ -40,7 +40,7 @@ from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.error_budget import CaseState
 from pytest_ane.tools.blame.weights import Remedy, Restorer, WeightPair, candidates, find_remedy
-from pytest_ane.tools.diff import op_difference
+from pytest_ane.tools.diff import op_difference, rank
 
 _SHOWS = 1e-2
 CASES = 4
@@ -56,7 +56,6 @@ class Culprit:
     """What one compressed weight does to the shard's output.
 
     Attributes:
-        weight: as it is stored.
         restored: the shard's error with this weight exact and all others as they are.
         alone: the error that this weight makes, all others exact: against the output with every
             weight exact.
@@ -155,8 +154,7 @@ def blame(
         arithmetic: how the artifact is computed, with exact weights too.
 
     Raises:
-        ExecutionError: there is no case, or one of the programs cannot be run.
-        ProgramError: a weight is not where its package says.
+        AneError: there is no case, or one of the programs cannot be read or run.
     """
     if not cases:
         raise ExecutionError(f"{model.path}: there is no probe to blame anything on.")
@@ -334,8 +332,6 @@ class Suspect:
     """One operation's result, in the call where it is furthest off.
 
     Attributes:
-        op: its kind.
-        name: of its result.
         own: relative difference from the float32 result, on the inputs of the latter.
         inputs: greatest relative difference of its inputs in the two runs.
         output: relative difference of its result in the two runs.
@@ -381,12 +377,9 @@ def suspect_operations(
 ) -> list[Suspect]:
     """All operations whose result is floating, those that do most by themselves first.
 
-    Args:
-        now: the program as it is.
-        ideal: the same in float32, with exact weights.
-        cases: inputs; for a program with states only those of the first case.
-        weights: names of compressed weights by the values that hold them.
-        typed: the program computed as its types say, where `now` is not.
+    `ideal` is the program `now` in float32 with exact weights, `typed` the program computed as its
+    types say, where `now` is not; `weights` are names by the values that hold them. Of a program
+    with states the first case alone is run.
     """
     rounds: Iterable[tuple[Sequence[Arrays], tuple[Any, ...]]]
     if now.model.states:
@@ -405,11 +398,6 @@ def suspect_operations(
                 worst[suspect.name] = suspect
     # A sort is stable: of operations that are equally off the first in the program comes first.
     return sorted(worst.values(), key=lambda s: -rank(s.own))
-
-
-def rank(relative: float) -> float:
-    """A sort key: NaN and infinity above everything finite."""
-    return relative if math.isfinite(relative) else math.inf
 
 
 def _walk(

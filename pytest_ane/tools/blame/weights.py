@@ -46,9 +46,8 @@ _LEFT = 0.1
 class WeightPair:
     """A weight in the artifact, as `operation` yields it, and in its uncompressed form.
 
-    Attributes:
-        stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
-            where the uncompressed form has no weight of this name and shape, or the same one.
+    Values are in float32, as arrays or to be decoded by rows; `exact` is None where the
+    uncompressed form has no weight of this name and shape, or the same one.
     """
 
     weight: Weight
@@ -75,10 +74,6 @@ class Restorer:
             and others whose values are not the same; `names` are theirs.
         absent: names of compressed ones that have no counterpart.
         values: names of all of these by the program's values that hold them.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
     """
 
     def __init__(
@@ -108,11 +103,8 @@ class Restorer:
     ) -> Session:
         """A session of the artifact's program with some of its weights replaced.
 
-        Args:
-            exact: names of the weights that are those of the uncompressed form.
-            others: further weights by name, in float32.
-            precision: as of `Session`.
-            arithmetic: in place of the restorer's, which float32 excludes.
+        Those named `exact` are of the uncompressed form, `others` given in float32. `arithmetic` is
+        in place of the restorer's, which float32 excludes.
         """
         overrides = dict(self._stored)
         for pair in self.pairs:
@@ -168,12 +160,9 @@ def _agree(stored: Any, exact: Any) -> bool:
 
 @dataclass(frozen=True)
 class Remedy:
-    """Suggested compression for a weight.
+    """Suggested compression for a weight, as `compression.overrides` would name it.
 
-    Attributes:
-        settings: as `compression.overrides` would name them.
-        error: the shard's, with this weight compressed so and all others as they are.
-        more: bytes that it takes beyond those of today.
+    `error` is the shard's with all others as they are, `more` the bytes beyond those of today.
     """
 
     settings: Settings
@@ -191,14 +180,9 @@ def find_remedy(
 ) -> Remedy:
     """The first candidate that leaves a tenth of the squared error that restoring takes away.
 
-    Of an error that is not finite, one that leaves a tenth more than the exact weight.
-
-    Args:
-        weight: as it is stored.
-        candidates: bytes on disk and settings; the last of them leaves it uncompressed.
-        now: the shard's error as it is.
-        restored: the same with this weight exact.
-        error: compresses the weight and measures the shard's error.
+    Of an error that is not finite, one that leaves a tenth more than the exact weight. Candidates
+    are bytes on disk and settings, of which the last leave it uncompressed; `now` is the shard's
+    error as it is, `restored` that with this weight exact, `error` measures it with others.
     """
     gone = now**2 - restored**2 if np.isfinite(now) else restored**2
     limit = restored**2 + _LEFT * max(gone, 0.0)
