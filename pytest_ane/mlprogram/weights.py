@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -264,10 +264,6 @@ class Census:
     def stored_bytes(self) -> int:
         """Bytes of all weights as stored."""
         return sum(weight.compressed_bytes for weight in self.weights)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable form."""
-        return {"weights": [asdict(weight) for weight in self.weights]}
 
 
 @dataclass(frozen=True)

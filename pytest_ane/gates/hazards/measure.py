@@ -297,8 +297,7 @@ class Observer:
         elif self._columns.get(name, (None,))[0] is not weight:
             self._columns[name] = weight, Columns.of(weight)
         columns = self._columns[name][1]
-        lost = columns.losses(vectors)
-        return np.array([lost.dropped, lost.products, lost.lost, lost.size])
+        return columns.losses(vectors)[[1, 0, 3, 2]]
 
     def _sums_of_codes(self, run: Computed, values: Array) -> float | None:
         """Largest |sum| before the scale of each row; None where no codes with scales are summed.

@@ -92,7 +92,7 @@ def path_ms(plan: Plan) -> tuple[float, float] | None:
 def _cost(
     path: Sequence[str], estimates: Sequence[Mapping[str, float]], edges: Mapping[str, float]
 ) -> float:
-    total = models()["M4"].end.ane if path and path[-1] == "ane" else 0.0
+    total = models()["M4"].end["ane"] if path and path[-1] == "ane" else 0.0
     before = ""
     for backend, ms in zip(path, estimates, strict=True):
         if backend != before:

@@ -184,7 +184,7 @@ def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[f
 def edge_costs(units: Units, model: CostModel) -> Edges:
     """Launches, switches and ends of the backends of some compute units."""
     edges = (model.launch, model.switch, model.end)
-    return Edges(*([getattr(edge, backend) for backend in BACKENDS[units]] for edge in edges))
+    return Edges(*([edge[backend] for backend in BACKENDS[units]] for edge in edges))
 
 
 def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:

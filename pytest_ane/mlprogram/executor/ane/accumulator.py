@@ -155,23 +155,6 @@ _CLASSES = _MOST - _LEAST + 2
 """Of factors by exponent: from -14 to -3, and larger ones, which are never dropped."""
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Of all products of a weight and some vectors.
-
-    Attributes:
-        products: those that are not 0.
-        dropped: those of them that are dropped whole, as e_x + e_w <= -17.
-        size: sum of |w x|.
-        lost: sum of |w x| of the dropped ones.
-    """
-
-    products: int = 0
-    dropped: int = 0
-    size: float = 0.0
-    lost: float = 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Factors of each column by exponent, so that losses need no product.
@@ -194,11 +177,15 @@ class Columns:
         count(weight.factors, counts, sizes)
         return cls(np.cumsum(counts, -1), np.cumsum(sizes, -1))
 
-    def losses(self, vectors: Array) -> Losses:
-        """With `vectors [B, P, K]`: fp16 numbers in any floating type."""
+    def losses(self, vectors: Array) -> DoubleArray:
+        """With `vectors [B, P, K]`, fp16 numbers in any floating type.
+
+        How many products are not 0, how many of them are dropped whole (e_x + e_w <= -17), and the
+        sums of |w x| of all and of the dropped ones.
+        """
         out = np.zeros(4)
         _lose(np.ascontiguousarray(vectors, np.float32), self.counts, self.sizes, out)
-        return Losses(int(out[0]), int(out[1]), float(out[2]), float(out[3]))
+        return out
 
 
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
