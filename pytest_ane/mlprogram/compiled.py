@@ -50,9 +50,8 @@ _SCHEMAS = {"inputSchema": "input", "outputSchema": "output", "stateSchema": "st
 class ModelData:
     """`coremldata.bin`, read; it answers as `Metadata` does.
 
-    Raises:
-        FileNotFoundError: there is none.
-        ProgramError: it has another form; or, from `features`, a feature is impossible.
+    `FileNotFoundError` where there is none, `ProgramError` of another form or an impossible
+    feature.
     """
 
     def __init__(self, file: Path) -> None:

@@ -38,10 +38,7 @@ def is_pipeline(path: Path) -> bool:
 def counterpart(path: Path, function: str | None) -> str | None:
     """The function of a model that another model's function is compared with.
 
-    It is the one of the same name of several, and the only one where there are no others.
-
-    Raises:
-        ProgramError: none of several has the name.
+    It is the one of the same name of several (`ProgramError` where none has it), else the only one.
     """
     names = entry_points(path)
     if function is None or not names:

@@ -277,11 +277,7 @@ class ProgramWeight:
 
 
 def take_census(model: MLModel) -> Census:
-    """Census of every function's weights; one shared by several operations counts once.
-
-    Raises:
-        ProgramError: a weight's shape is none that a weight can have.
-    """
+    """Census of all functions' weights, shared ones once; `ProgramError` of an impossible shape."""
     takers: dict[Weight, set[str]] = {}
     for each in find_weights(model):
         untaken = replace(each.weight, op_types=())

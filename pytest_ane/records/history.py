@@ -221,9 +221,8 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
     """Hold two sides against each other: runs, commits, names of git's or parts of machines'.
 
     Of what a side has several times the newest counts, of the same package and question on both.
-
-    Raises:
-        HistoryError: a word means nothing here, or several things; or both select the same lines.
+    `HistoryError` where a word means nothing here, or several things, or both select the same
+    lines.
     """
     (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
     pairs, apart, only = list[_Pair](), Counter[tuple[str, str]](), [0, 0]

@@ -166,9 +166,7 @@ class Memory:
     """All records of a folder, of these models alone if there are any.
 
     Runs are in git's order where it knows their commits, else by time; lines in the order of runs.
-
-    Raises:
-        HistoryError: no record of the folder can be read.
+    `HistoryError` where no record can be read.
     """
 
     def __init__(self, folder: Path, models: Sequence[str] = ()) -> None:

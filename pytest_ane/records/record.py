@@ -123,11 +123,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:
-        """Read evidence; whatever is in it, the judges can read the measurement.
-
-        Raises:
-            EvidenceError: too large, damaged, edited after it was recorded, or no evidence.
-        """
+        """Evidence that the judges can read; `EvidenceError` where it is damaged or edited."""
         found = cls.from_data(parse(data))
         if found.gate not in GATES or not GATES[found.gate].recordable:
             raise EvidenceError(f"is of the gate {found.gate!r}, which has no evidence")
@@ -137,11 +133,7 @@ class Record:
 
     @classmethod
     def from_data(cls, data: Any) -> Record:
-        """The record that `to_data` made data of; the measurement stays data, until `typed`.
-
-        Raises:
-            EvidenceError: damaged, edited, or no record.
-        """
+        """The record of `to_data`, not `typed` yet; `EvidenceError` of a damaged or edited one."""
         top = _object(data, "the file")
         if top.get("format") != FORMAT or isinstance(top["format"], bool):
             raise EvidenceError(f"is no record of format {FORMAT}")
@@ -274,11 +266,7 @@ def to_data(gate: str, measurement: Any) -> dict[str, Any]:
 
 
 def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str]) -> Any:
-    """The measurement that `to_data` made data of; unknown fields are ignored.
-
-    Raises:
-        EvidenceError: a field is missing, of another kind, or contradicts another.
-    """
+    """The measurement that `to_data` made data of; `EvidenceError` of a wrong or missing field."""
     try:
         return _adapter(gate).validate_python({**data, "provenance": provenance})
     except ValidationError as error:

@@ -175,11 +175,7 @@ _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 
 
 def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
-    """Run every case in the ANE's arithmetic, and watch all operations that have a rule.
-
-    Raises:
-        ExecutionError: the artifact cannot be run.
-    """
+    """Run every case in the ANE's arithmetic, ruled operations watched; errors as of `run_cases`."""
     model = runner.model
     programs = (model,) if isinstance(model, MLModel) else tuple(model.programs.values())
     observer = Observer(Graph(op for part in programs for op in part.program.walk()))

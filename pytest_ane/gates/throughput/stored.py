@@ -51,10 +51,8 @@ class Storage(Protocol):
 def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
     """The storage of a `--benchmark-storage`; its folder is made, as pytest-benchmark does.
 
-    `baselines`, the folder that a model of the manifest names, goes in its place.
-
-    Raises:
-        UnprovenError: the URI is no folder.
+    `baselines`, the folder that a model of the manifest names, goes in its place. `UnprovenError`
+    where the URI is no folder.
     """
     if "://" in uri and not uri.startswith("file://"):
         raise UnprovenError(
@@ -73,11 +71,7 @@ def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
 
 
 def files_of(storage: Storage, which: str | None = None) -> list[Path]:
-    """Stored runs of this system, oldest first: all, or those named.
-
-    Raises:
-        UnprovenError: no run has the name.
-    """
+    """Stored runs of this system, oldest first: all, or those named; `UnprovenError` of none."""
     if which is None:
         return storage.query(_RUNS)
     try:
@@ -122,10 +116,8 @@ def read_stored(file: Path) -> StoredRun:
     """Read a stored run; one that did not change is read once per process.
 
     What pytest-benchmark reads of it is checked too, which would otherwise end in a traceback: a
-    run is written in place, so a full disk or a killed process leaves half of one.
-
-    Raises:
-        UnprovenError: damaged, no run of pytest-benchmark, or with an impossible speed.
+    run is written in place, so a full disk or a killed process leaves half of one. `UnprovenError`
+    where it is damaged, or an impossible speed is in it.
     """
     try:
         status = file.stat()

@@ -44,11 +44,7 @@ _MOST, _LONGEST = 1000, 200
 
 
 def read_plan(path: Path | str) -> Plan:
-    """Read a recorded plan in any known format.
-
-    Raises:
-        PlanError: missing, too large, damaged, contradictory, or in no known format.
-    """
+    """A recorded plan in any known format; `PlanError` where it is damaged or contradictory."""
     path = Path(path)
     try:
         return parse_plan(_bytes(path))
@@ -57,11 +53,7 @@ def read_plan(path: Path | str) -> Plan:
 
 
 def parse_plan(data: bytes) -> Plan:
-    """The plan in a file's bytes.
-
-    Raises:
-        PlanError: as `read_plan`, without the file's name.
-    """
+    """The plan in a file's bytes; `PlanError` as of `read_plan`, without the file's name."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

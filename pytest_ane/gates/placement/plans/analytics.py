@@ -51,11 +51,7 @@ def recognises(text: str) -> bool:
 
 
 def read(text: str) -> Plan:
-    """The plan of a text.
-
-    Raises:
-        PlanError: not MIL, without any selected backend, or a backend is unknown.
-    """
+    """The plan of a text; `PlanError` where no backend is selected, or one is unknown."""
     if "SelectedBackend" not in text:
         raise PlanError(
             "is a MIL program, and no operation has a SelectedBackend; Core ML's analytics.mil has"

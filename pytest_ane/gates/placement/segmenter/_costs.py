@@ -85,11 +85,7 @@ def models() -> Mapping[str, CostModel]:
 
 
 def chip_named(name: str) -> str:
-    """A chip's name as Apple writes it, of those with costs or without.
-
-    Raises:
-        ManifestError: there is no such chip.
-    """
+    """A chip's name as Apple writes it, with costs or without; `ManifestError` of another."""
 
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
