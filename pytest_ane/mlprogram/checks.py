@@ -47,7 +47,7 @@ def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
 def stays_inside(name: str) -> bool:
     """Whether a path written in a package's file stays below the folder it is relative to.
 
-    Judged by the text alone; links are judged by `core.digests.check_links`.
+    Judged by the text alone; links are judged by `digests.check_links`.
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     rooted = posix.is_absolute() or windows.drive or windows.root
@@ -61,12 +61,7 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 
 def check_names(function: Function, where: Where) -> None:
-    """Check every name and constant of a function.
-
-    Args:
-        function: as read, nested at most as deep as Python's stack allows.
-        where: what begins a complaint: the file and the operation, or the function for None.
-    """
+    """Check every name and constant of a function; `where` is what begins a complaint."""
     _Names(where).function(function)
 
 

@@ -1,7 +1,7 @@
 """The records of a MIL program: what `.mlpackage` and `.mlmodelc` both read into.
 
 Names follow Core ML's MIL.proto. Records are frozen; weights stay on disk as `Blob` until
-`mil.blob` reads them.
+`blob` reads them.
 """
 
 from __future__ import annotations

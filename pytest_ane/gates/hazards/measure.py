@@ -66,13 +66,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Hazards:
-    """What the ANE's arithmetic met on the probes of a shard.
-
-    Attributes:
-        peaks: of each hazard and operation.
-        rules: by which rules the operations ran.
-        provenance: backend, versions, machine, arithmetic, and the artifact's digest.
-    """
+    """What the ANE's arithmetic met on a shard's probes: peaks of each hazard and operation."""
 
     peaks: tuple[Peak, ...]
     rules: RuleShares
@@ -175,7 +169,7 @@ _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 
 
 def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
-    """Run every case in the ANE's arithmetic, ruled operations watched; errors as of `run_cases`."""
+    """Run every case in the ANE's arithmetic, ruled operations watched; fails as `run_cases`."""
     model = runner.model
     programs = (model,) if isinstance(model, MLModel) else tuple(model.programs.values())
     observer = Observer(Graph(op for part in programs for op in part.program.walk()))
@@ -191,9 +185,7 @@ def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, A
 class Observer:
     """Keeps the greatest value of each hazard and operation.
 
-    Attributes:
-        probe: name of the probe that runs.
-        shares: whether what it loses counts.
+    `probe` is the name of the one that runs, and `shares` whether what it loses counts.
     """
 
     def __init__(self, graph: Graph) -> None:

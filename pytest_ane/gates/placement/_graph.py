@@ -63,8 +63,7 @@ _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 class Graph:
     """Names, types and origins of one function's values, filled in program order.
 
-    Attributes:
-        ineligible: names of values computed by ops that a rule has already found ineligible.
+    `ineligible` are names of values computed by ops that a rule has already found ineligible.
     """
 
     def __init__(self, function: Function, read: Read | None = None) -> None:

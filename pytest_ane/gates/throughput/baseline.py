@@ -44,12 +44,7 @@ _Seconds = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 class Noise(BaseModel):
-    """Medians of one benchmark in runs between which nothing changed.
-
-    Attributes:
-        what: as in `Speed`, like `subject`, `tokens` and `prompt`.
-        medians: seconds of the median round, one for each run.
-    """
+    """Seconds of the median round of runs between which nothing changed; else as `Speed`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -82,12 +77,7 @@ class Noise(BaseModel):
 
 
 class Calibration(BaseModel):
-    """The noise of one machine.
-
-    Attributes:
-        identity: as in `Speed`.
-        noises: by benchmark.
-    """
+    """The noise of one machine, by benchmark; the identity is as in `Speed`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -96,12 +86,7 @@ class Calibration(BaseModel):
 
 
 class Limit(NamedTuple):
-    """The change that is allowed.
-
-    Attributes:
-        share: of tok/s, or of a load's seconds.
-        origin: where it comes from, for people.
-    """
+    """The share of tok/s, or of a load's seconds, that may change; and its origin, for people."""
 
     share: float
     origin: str
@@ -205,12 +190,9 @@ def benchmark_of(measured: Noise | Speed) -> Benchmark:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A stored measurement to compare with.
+    """A stored measurement to compare with, of run `0003`, and the day of its recording.
 
-    Attributes:
-        run: number of its run, `0003`.
-        when: the day it was recorded.
-        noise: how much unchanged runs differ on this machine, where that was measured.
+    The noise is None where nobody measured it on this machine.
     """
 
     speed: Speed
@@ -221,11 +203,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Missing:
-    """There is no baseline.
-
-    Attributes:
-        why: what is stored instead, and what differs.
-    """
+    """There is no baseline: what is stored instead, and what differs."""
 
     why: str
     remedy: str = ""

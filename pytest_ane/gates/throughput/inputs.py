@@ -21,12 +21,7 @@ _SEED = 0
 
 
 class CallInputs(NamedTuple):
-    """The inputs of a call.
-
-    Attributes:
-        inputs: arrays by name.
-        tokens: positions T that it computes; 0 where the package does not tell.
-    """
+    """Arrays by name, and the positions T of a call; 0 where the package does not tell."""
 
     inputs: Mapping[str, npt.NDArray[Any]]
     tokens: int

@@ -33,12 +33,7 @@ _Number = Annotated[float, Field(ge=0)]
 
 
 class Storage(Protocol):
-    """The part of pytest-benchmark's `FileStorage` that is used.
-
-    Attributes:
-        default_machine_id: the folder in it for this system and Python.
-        logger: where it reports what it saved.
-    """
+    """What is used of pytest-benchmark's `FileStorage`; its folders are by system and Python."""
 
     path: Path
     default_machine_id: str
@@ -93,12 +88,9 @@ def folder_of(storage: Storage) -> Path:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run's benchmarks.
+    """One run's benchmarks: node ids of all, and ours with their speeds.
 
-    Attributes:
-        when: day it was recorded, as `2026-11-21`; empty where the file has no date.
-        names: node ids of all benchmarks.
-        speeds: ours by node id; none in a run of other benchmarks.
+    The day it was recorded is empty where the file has no date.
     """
 
     file: Path

@@ -217,7 +217,7 @@ def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> An
 
 
 def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
-    """The pixels of an image input, as `images.to_tensor` gives them."""
+    """The pixels of an image input, as `to_tensor` gives them."""
     if not mode(feature):
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is an image of the colours "

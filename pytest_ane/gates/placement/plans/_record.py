@@ -68,12 +68,7 @@ class PlannedFunction:
 
 @dataclass(frozen=True)
 class Tally:
-    """Operations that a source counts without naming them.
-
-    Attributes:
-        op: their type; `None` for all types together.
-        ane, total: how many the ANE runs, of how many that have a device.
-    """
+    """How many operations of a type, or of all (None), the ANE runs, of how many with a device."""
 
     op: str | None
     ane: int

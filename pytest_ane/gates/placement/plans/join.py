@@ -78,9 +78,8 @@ def join(plan: Plan, model: MLModel) -> Plan:
 class _Joined:
     """A function's operations, each with what a plan says of it.
 
-    Attributes:
-        added: constants and casts of the plan that the package does not have, by type.
-        renamed: how many were joined by their neighbours.
+    `added` are constants and casts that the package does not have, by type; `renamed` counts those
+    joined by their neighbours.
     """
 
     def __init__(

@@ -77,10 +77,8 @@ class Paths:
 def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
     """Best paths in time linear in the operations.
 
-    Args:
-        costs: ms, `[operations, backends]`; infinite where a backend does not take one.
-        edges: ms of launches, switches and ends.
-        tie: ms up to which two paths cost the same.
+    In ms: costs `[operations, backends]`, infinite where a backend does not take one; launches,
+    switches and ends; and up to what two paths cost the same.
     """
     if not costs:
         return Paths(0.0, (), ())

@@ -37,12 +37,13 @@ LSB = 2.0**-16
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """Factors `[B, O, K]` prepared for `sums`: as fp16 patterns, or as float32 once decoded.
+    """Factors `[B, O, K]` prepared for `sums`: uint16 patterns of fp16, or float32 once decoded.
 
-    Attributes:
-        factors: uint16 patterns of fp16 numbers, or float32 that hold fp16 numbers.
-        totals: sum of |w| of each row `[B, O]`; not finite where a number is not.
-        norms: Euclidean norm of each row `[B, O]`, likewise.
+    Of each row `[B, O]` the sum of
+
+    w
+
+     and the Euclidean norm; not finite where a number is not.
     """
 
     factors: Patterns | FloatArray
@@ -113,10 +114,7 @@ class Sums:
 def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     """`weight [B, O, K]` times `vectors [B, P, K]`, over K, plus `bias [B, O]`.
 
-    Args:
-        weight: prepared factors.
-        vectors: fp16 numbers in any floating type; infinities and NaN are decoded.
-        bias: fp16 numbers.
+    fp16 numbers in any floating type; infinities and NaN of vectors are decoded.
     """
     x, least, start = prepare(weight, vectors, bias)
     totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
