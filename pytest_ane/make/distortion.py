@@ -214,7 +214,7 @@ def distortion(
         return Distortion(kind.name, sse, whole, FP16, step, float(worst.max()), _extent(worst))
     settings = compression and compression.for_weight(kind.name, kind.op_types)
     schemes = steps_for(kind, settings) if settings else ()
-    scheme, spread = ", then ".join(map(_words, schemes)), 0.0
+    scheme, spread = in_words(schemes), 0.0
     if errors is None and _has_yardstick(schemes):
         errors = _reached(exact, kind, schemes)
         # Of k-means alone the tables depend on the engine that makes them.
@@ -450,6 +450,11 @@ def percentile(values: Array, q: float) -> Any:
     flat = values.ravel()
     position = math.floor((flat.size - 1) * q / 100)
     return np.partition(flat, position)[position]
+
+
+def in_words(steps: Sequence[Step]) -> str:
+    """A scheme for people: `pruning, then 6-bit k-means`."""
+    return ", then ".join(map(_words, steps))
 
 
 def _words(step: Step) -> str:

@@ -156,6 +156,13 @@ def _optional(features: Iterable[Feature], names: Iterable[str]) -> tuple[Featur
     )
 
 
+def no_program(where: str, kind: str) -> ProgramError:
+    """The error of a model of another kind."""
+    return ProgramError(
+        f'{where}is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
+    )
+
+
 def part_names(count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of a pipeline's parts: its own where each has one, else `part1`, `part2`...
 

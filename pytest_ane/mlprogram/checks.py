@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from stat import S_ISREG
 from typing import TypeAlias
 
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import (
     Block,
@@ -27,13 +27,7 @@ _LFS = b"version https://git-lfs"
 def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
     """A file's bytes."""
     try:
-        status = file.stat()
-        # A pipe or a device, which an archive may hold, would be read without end.
-        if not S_ISREG(status.st_mode):
-            raise ProgramError(f"{file}: cannot be read (it is no regular file).")
-        if (size := status.st_size) > most:
-            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
-        data = file.read_bytes()
+        data = read_regular(file, most)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:

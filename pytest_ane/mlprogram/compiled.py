@@ -29,6 +29,7 @@ from typing import Any
 from pytest_ane.mlprogram._features import (
     checked,
     image_dtype,
+    no_program,
     no_such_part,
     part_names,
     read_features,
@@ -77,7 +78,7 @@ class ModelData:
         self._functions = {each.name: each for each in self._description.functions}
 
     def describes(self, function: str) -> bool:
-        """Whether it holds a function's features, or those of the only one."""
+        """Whether it holds a function's features: in a table, or as the default function's."""
         return function in self._functions or function == (self.default or "main")
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
@@ -164,7 +165,7 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
         return read(folders[names.index(part)])
     for i, folder in enumerate(folders, 1):
         if not (folder / _PROGRAM).exists():
-            raise ProgramError(_refused(path, i, folder))
+            raise _refused(path, i, folder)
     metadata = _described_in(path)
     pipeline = Pipeline(
         path=str(path),
@@ -178,27 +179,24 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
     return pipeline
 
 
-def _missing(file: Path) -> str:
-    return f"{file}: missing; the compiled model is incomplete."
+def _missing(file: Path) -> ProgramError:
+    return ProgramError(f"{file}: missing; the compiled model is incomplete.")
 
 
-def _refused(path: Path, number: int, folder: Path) -> str:
+def _refused(path: Path, number: int, folder: Path) -> ProgramError:
     """Why a part cannot be read, and what to do."""
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
     with suppress(FileNotFoundError, ProgramError):
         kind = kind or ModelData(folder / _DATA).kind
     if kind == "nonMaximumSuppression":
-        return (
+        return ProgramError(
             f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
             "compiled model keeps in a form that is not published; name the .mlpackage that it was "
             "compiled from."
         )
     if kind in ("", _KIND):
         return _missing(folder / _PROGRAM)
-    return (
-        f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
-        'with convert_to="mlprogram".'
-    )
+    return no_program(f"{path}: part {number} of the pipeline ", kind)
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
@@ -239,7 +237,7 @@ def compiled_functions(path: Path) -> tuple[str, ...]:
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
-        raise ProgramError(_missing(path / _PROGRAM)) from None
+        raise _missing(path / _PROGRAM) from None
     return tuple(name.decode() for name in _FUNCTION.findall(text))
 
 
@@ -259,7 +257,7 @@ def _described_in(path: Path) -> Metadata | ModelData:
     try:
         return ModelData(path / _DATA)
     except FileNotFoundError:
-        raise ProgramError(_missing(file)) from None
+        raise _missing(file) from None
 
 
 def _metadata(path: Path) -> Metadata | ModelData:
@@ -268,9 +266,7 @@ def _metadata(path: Path) -> Metadata | ModelData:
         metadata = _described_in(path)
         kind = metadata.kind or ("neuralNetwork" if (path / _NETWORK).exists() else _KIND)
     if kind != _KIND:
-        raise ProgramError(
-            f'{path}: is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
-        )
+        raise no_program(f"{path}: ", kind)
     return metadata
 
 
@@ -282,7 +278,7 @@ def _program(file: Path) -> Program:
         data = read_file(file)
         return parse(data.decode(), file)
     except FileNotFoundError:
-        raise ProgramError(_missing(file)) from None
+        raise _missing(file) from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None

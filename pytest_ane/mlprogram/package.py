@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_ane.mlprogram._features import (
     chosen_part,
+    no_program,
     optional_thresholds,
     part_names,
     read_features,
@@ -91,10 +92,7 @@ def _model(
 ) -> MLModel:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
-        raise ProgramError(
-            f"{file}: {part}is a {kind or 'model of no kind'}, not an ML Program; convert it again "
-            'with convert_to="mlprogram".'
-        )
+        raise no_program(f"{file}: {part}", kind or "model of no kind")
     declared = _declared(message.description, function, file)
     name = getattr(declared, "name", "")
     program = read_program(message.mlProgram, file)

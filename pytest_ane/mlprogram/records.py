@@ -147,6 +147,12 @@ class Operation:
         """The first output's name: the join key of compute plans and messages."""
         return self.outputs[0].name if self.outputs else self.op
 
+    @property
+    def reads(self) -> Iterator[str]:
+        """Names of the values that are its inputs; nested blocks may read others."""
+        for arguments in self.inputs.values():
+            yield from (argument.name for argument in arguments if isinstance(argument, Ref))
+
     def only(self, key: str) -> Argument | None:
         """A parameter that is one value: an attribute, or the only argument."""
         arguments = self.inputs.get(key, ())

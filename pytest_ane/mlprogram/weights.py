@@ -293,9 +293,8 @@ def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
         for op in function.walk():
             if op.op == "const" or op.op.startswith("constexpr_"):
                 continue
-            for argument in (a for group in op.inputs.values() for a in group):
-                if isinstance(argument, Ref) and argument.name in producers:
-                    takers.setdefault(argument.name, set()).add(op.op)
+            for name in filter(producers.__contains__, op.reads):
+                takers.setdefault(name, set()).add(op.op)
         for name, ops in takers.items():
             operation = producers[name]
             try:
@@ -421,7 +420,6 @@ def expansion(weight: ProgramWeight, path: str) -> Iterable[Operation]:
                 f"{path}: {weight.weight.name} is expanded by more than {DEEPEST} operations, one "
                 "after another."
             )
-        arguments = (a for op in levels[-1] for group in op.inputs.values() for a in group)
-        names = (a.name for a in arguments if isinstance(a, Ref))
+        names = (name for op in levels[-1] for name in op.reads)
         levels.append({weight.producers[n]: None for n in names if n in weight.producers})
     return dict.fromkeys(op for level in reversed(levels) for op in level)

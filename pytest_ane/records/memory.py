@@ -192,7 +192,7 @@ class Memory:
     def _read(self, models: Sequence[str]) -> Iterator[tuple[Run, list[Record]]]:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
-                first, *lines = (read_file(path, "run", MOST_BYTES) or b"").split(b"\n")
+                first, *lines = (read_file(path, MOST_BYTES) or b"").split(b"\n")
             except EvidenceError as error:
                 why = str(error).removeprefix(f"{path} ").removesuffix(".")
                 self.skipped.append(Skipped(path.name, 0, why))

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -33,6 +32,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import parse_json, strict
@@ -313,16 +313,10 @@ def parse(data: bytes) -> Any:
     return value
 
 
-def read_file(path: Path, what: str = "evidence", most: int = MOST_BYTES) -> bytes | None:
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
     """A file's bytes; None where there is none, `EvidenceError` of what is no file or too large."""
     try:
-        status = path.stat()
-        # A link may lead to a device or a pipe, which has no end.
-        if not S_ISREG(status.st_mode):
-            raise EvidenceError(f"{path} is no regular file.")
-        if status.st_size > most:
-            raise EvidenceError(f"{path} has more bytes than any {what} should.")
-        return path.read_bytes()
+        return read_regular(path, most)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

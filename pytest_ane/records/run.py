@@ -161,7 +161,7 @@ def read_run(path: Path) -> RunFile:
     """Read the file of a run, or of one that was cut off; `EvidenceError` of a damaged one."""
     written = path if path.suffix == SUFFIX else f"run{SUFFIX}"
     how = f"a run writes one with --ane-report={written}"
-    if (data := read_file(path, "run", MOST_BYTES)) is None:
+    if (data := read_file(path, MOST_BYTES)) is None:
         raise EvidenceError(f"{path} cannot be read (No such file or directory); {how}.")
     lines = data.splitlines(keepends=True)
     try:

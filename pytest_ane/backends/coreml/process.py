@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, count
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any, TypeVar
@@ -211,11 +210,8 @@ def _write_state(state: Any, name: str, value: Array) -> None:
     state.write_state(name, np.array(value))  # The mapped one changes with the next request.
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """An object that the child keeps."""
-
-    number: int
+class _Reference(int):
+    """The number of an object that the child keeps."""
 
 
 class _Kept:

@@ -91,7 +91,7 @@ class Graph:
         self._makers = {out.name: op for op in self._operations for out in op.outputs}
         self._takers: dict[str, list[Operation]] = defaultdict(list)
         for op in self._operations:
-            for name in _names(op):
+            for name in op.reads:
                 self._takers[name].append(op)
 
     def role(self, op: Operation) -> Role:
@@ -109,7 +109,7 @@ class Graph:
 
     def follows(self, op: Operation, names: Collection[str]) -> bool:
         """Whether an operation takes, by whatever way, the result of one of these."""
-        return _reaches([op], self._made_of, lambda o: any(name in names for name in _names(o)))
+        return _reaches([op], self._made_of, lambda o: any(name in names for name in o.reads))
 
     def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
         """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""
@@ -130,7 +130,7 @@ class Graph:
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
     def _made_of(self, op: Operation) -> list[Operation]:
-        return [self._makers[name] for name in _names(op) if name in self._makers]
+        return [self._makers[name] for name in op.reads if name in self._makers]
 
     def _taken_by(self, op: Operation) -> list[Operation]:
         return [taker for out in op.outputs for taker in self._takers[out.name]]
@@ -152,11 +152,6 @@ def _reaches(
             visited.add(op.name)
             rest += beyond(op)
     return False
-
-
-def _names(op: Operation) -> Iterator[str]:
-    for arguments in op.inputs.values():
-        yield from (argument.name for argument in arguments if isinstance(argument, Ref))
 
 
 _TABLES = frozenset(

@@ -104,9 +104,8 @@ class Graph:
         """The first operation that reads a value, by the value's name."""
         found: dict[str, Operation] = {}
         for operation in self.function.walk():
-            for _, argument in Site(self, operation).arguments():
-                if isinstance(argument, Ref):
-                    found.setdefault(argument.name, operation)
+            for name in operation.reads:
+                found.setdefault(name, operation)
         return found
 
     @cached_property

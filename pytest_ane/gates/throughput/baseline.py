@@ -26,7 +26,7 @@ from pytest_ane.gates.throughput.stored import (
     read_stored,
 )
 from pytest_ane.manifest.policy import CALIBRATED, ThroughputPolicy
-from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.atomic import read_regular, write_atomically
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import UnprovenError
 
@@ -160,9 +160,7 @@ def read(storage: Storage, identity: Mapping[str, str]) -> tuple[Noise, ...]:
     """The stored noise of a machine, if any; `UnprovenError` of a damaged file, or another's."""
     file = file_of(storage, identity)
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise damaged(file, "it is too large", COMMAND)
-        calibration = Calibration.model_validate_json(file.read_bytes())
+        calibration = Calibration.model_validate_json(read_regular(file, _MOST_BYTES))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Any, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.gates.throughput.speed import KEY, Speed
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import UnprovenError
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
@@ -113,11 +113,6 @@ def read_stored(file: Path) -> StoredRun:
     """
     try:
         status = file.stat()
-        # A pipe or a device would be read without end.
-        if not S_ISREG(status.st_mode):
-            raise damaged(file, "it is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise damaged(file, f"{status.st_size:,} bytes are more than any run has")
         return _read(file, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
         raise damaged(file, error) from None
@@ -177,6 +172,6 @@ class _Run(_Record):
 @lru_cache(maxsize=256)
 def _read(file: Path, changed: int, size: int) -> StoredRun:
     """`changed` (time in ns) and `size` are keys of the cache only."""
-    run = _Run.model_validate_json(file.read_bytes(), strict=True)
+    run = _Run.model_validate_json(read_regular(file, _MOST_BYTES), strict=True)
     ours = {b.fullname: b.speed for b in run.benchmarks if KEY in b.extra_info}
     return StoredRun(file, run.datetime[:10], frozenset(b.fullname for b in run.benchmarks), ours)

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 from pytest_ane.backends.coreml.errors import recognise
@@ -33,6 +32,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedOperation,
     Tally,
 )
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import PlanError
 
 _MOST_BYTES = 64 << 20
@@ -93,12 +93,7 @@ def explain(text: str) -> tuple[Message, ...]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):
-            raise PlanError("is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise PlanError(f"has {status.st_size:,} bytes, more than any plan should")
-        return path.read_bytes()
+        return read_regular(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
         raise PlanError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
 

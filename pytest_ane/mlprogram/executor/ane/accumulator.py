@@ -171,8 +171,7 @@ class Columns:
         """Of prepared factors `[B, O, K]`."""
         batch, _, width = weight.factors.shape
         counts, sizes = np.zeros((2, batch, width, _CLASSES))
-        count = _count_half if weight.factors.dtype == np.uint16 else _count_wide
-        count(weight.factors, counts, sizes)
+        _count(weight.factors, counts, sizes)
         return cls(np.cumsum(counts, -1), np.cumsum(sizes, -1))
 
     def losses(self, vectors: Array) -> DoubleArray:
@@ -186,6 +185,11 @@ class Columns:
         return out
 
 
+_TABLE = types.float64[:, :, ::1]
+_VECTORS = types.Array(types.float32, 3, "C", readonly=True)
+
+
+@compiled(*[[factors, _TABLE, _TABLE] for factors in FACTORS])
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
     for b in range(factors.shape[0]):
         for o in range(factors.shape[1]):
@@ -196,11 +200,6 @@ def _count(factors: Any, counts: Any, sizes: Any) -> None:
                     at = min(max(e, _LEAST), _MOST + 1) - _LEAST
                     counts[b, k, at] += 1
                     sizes[b, k, at] += size
-
-
-_TABLE = types.float64[:, :, ::1]
-_VECTORS = types.Array(types.float32, 3, "C", readonly=True)
-_count_half, _count_wide = (compiled(kind, _TABLE, _TABLE)(_count) for kind in FACTORS)
 
 
 @compiled(_VECTORS, _TABLE, _TABLE, types.float64[::1])
