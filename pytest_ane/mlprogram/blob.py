@@ -189,11 +189,6 @@ class BlobWriter:
         self.count += 1
         return offset
 
-    def finish(self) -> None:
-        """Write the number of blobs into the header."""
-        self.file.seek(0)
-        self.file.write(_HEADER.pack(self.count, _VERSION))
-
     def _put(self, data: bytes | memoryview) -> int:
         """Write at the next multiple of 64, which is returned; nothing follows the last blob."""
         padding = -self.end % _ALIGNMENT
@@ -209,4 +204,5 @@ def blob_writer(path: Path) -> Iterator[BlobWriter]:
     with path.open("wb") as file:
         writer = BlobWriter(file)
         yield writer
-        writer.finish()
+        file.seek(0)
+        file.write(_HEADER.pack(writer.count, _VERSION))

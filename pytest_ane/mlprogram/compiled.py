@@ -132,12 +132,13 @@ def read_compiled(
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
-    if _parts(path):
+    if part_folders(path):
         return _pipeline(path, weights=weights, part=function)
     return _model(path, weights=weights, function=function)
 
 
-def _parts(path: Path) -> list[Path]:
+def part_folders(path: Path) -> list[Path]:
+    """The parts of an `.mlmodelc` that holds a pipeline; none of any other."""
     if (path / _PROGRAM).exists() or (path / _NETWORK).exists():
         return []
     folders = (path / f"{_PART}{i}" for i in count())
@@ -146,7 +147,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _named(path: Path) -> tuple[list[Path], tuple[str, ...], tuple[str, ...]]:
     """The folders of a pipeline's parts, their names, and the names of those that are programs."""
-    folders = _parts(path)
+    folders = part_folders(path)
     names = part_names(len(folders), read_names(path / "modelNames" / _DATA))
     named = zip(names, folders, strict=True)
     return folders, names, tuple(name for name, f in named if (f / _PROGRAM).exists())
@@ -232,18 +233,13 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
 
 def compiled_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions of an `.mlmodelc`; of a pipeline, of its ML Programs."""
-    if _parts(path):
+    if part_folders(path):
         return _named(path)[2]
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
         raise _missing(path / _PROGRAM) from None
     return tuple(name.decode() for name in _FUNCTION.findall(text))
-
-
-def is_compiled_pipeline(path: Path) -> bool:
-    """Whether an `.mlmodelc` holds a pipeline."""
-    return bool(_parts(path))
 
 
 _FUNCTION = re.compile(rb"^ *func +([A-Za-z_]\w*) *<", re.MULTILINE)

@@ -68,7 +68,7 @@ def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earl
     for place in reversed(range(max(0, at - _BACK), at)):
         before = memory.runs[place]
         found: dict[Asked, dict[str, float]] = {}
-        for asked, line in memory.last_of(place).items():
+        for asked, line in {one.asked: one for one in memory.lines if one.run == place}.items():
             here = places.get(asked)
             if here is not None and here.compares(Place.of(asked[0], line.facts)):
                 found[asked] = dict(line.numbers)

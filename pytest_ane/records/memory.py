@@ -282,10 +282,6 @@ class Memory:
         return sorted({name for line in self.of(gate=gate, shards=shards)
                        for name in line.record.figures})  # fmt: skip
 
-    def last_of(self, place: int) -> dict[tuple[str, str, str], Line]:
-        """The last line of each gate, subject and test in a run."""
-        return {line.asked: line for line in self.lines if line.run == place}
-
 
 def _facts(line: bytes) -> Facts:
     known = facts_of(line)
