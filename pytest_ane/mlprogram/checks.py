@@ -56,17 +56,15 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 def check_names(function: Function, where: Where) -> None:
     """Check every name and constant of a function; `where` is what begins a complaint."""
-    _Names(where).function(function)
+    names = _Names(where)
+    names.scope |= names.distinct(function.inputs)
+    names.block(function.block, 0)
 
 
 class _Names:
     def __init__(self, where: Where) -> None:
         self.where = where
         self.scope: set[str] = set()
-
-    def function(self, function: Function) -> None:
-        self.scope |= self.distinct(function.inputs)
-        self.block(function.block, 0)
 
     def block(self, block: Block, depth: int) -> None:
         if depth > DEEPEST:

@@ -352,11 +352,8 @@ def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
 def decompress(model: MLModel, weight: ProgramWeight) -> Any:
     """A weight's values: an array, or a `StreamedWeight` that decodes rows when they are read.
 
-    Plain weights, palettes and integers under scales are decoded by rows.
-
-    Raises:
-        ProgramError: the weight is not where its package says, or of another shape.
-        ExecutionError: it cannot be decoded.
+    Plain weights, palettes and integers under scales are decoded by rows. `ProgramError` where it
+    is not what its package says, `ExecutionError` where it cannot be decoded.
     """
     values = _scaled(model, weight)
     if values is None:

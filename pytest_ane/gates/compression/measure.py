@@ -195,9 +195,7 @@ class CompressionMeasurement:
 def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMeasurement:
     """Take the census of an artifact that holds `program`, and compare its weights.
 
-    Raises:
-        ProgramError: the program has impossible weights, or another package cannot be read.
-        BuildError: what the manifest names as uncompressed is not.
+    `ProgramError` of impossible weights; other errors are as of `weights_against`.
     """
     against, weights = weights_against(shard, artifact, program)
     return CompressionMeasurement(

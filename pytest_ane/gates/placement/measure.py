@@ -46,11 +46,8 @@ _FIRST_WITHOUT = (3, 14)
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
     """Where an artifact's operations run, by a device's plan, or what the rules say of that.
 
-    `program` is what it holds, or one function of it.
-
-    Raises:
-        PlanError: Core ML gives no plan.
-        UnprovenError: there is no ANE here that a plan could name, or the function has no plan.
+    `program` is what it holds, or one function of it. `UnprovenError` where there is no ANE that a
+    plan could name, or the function has none; other errors are as of `plan_on_device`.
     """
     if isinstance(backend, CoreMLBackend):
         backend.require_ane()

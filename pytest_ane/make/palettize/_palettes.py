@@ -114,11 +114,9 @@ def find_palettes(
 
     The mode `kmeans` has the least sum of squared errors there is, before tables are rounded to
     fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is lossless and
-    finds the number of bits itself. Results do not depend on `threads`.
-
-    Raises:
-        ValueError: a weight is NaN or infinite, a group spans more than fp16 holds (`uniform`), or
-            a group has more than 256 distinct values (`unique`); the text ends a sentence.
+    finds the number of bits itself. Results do not depend on `threads`. `ValueError`, which ends a
+    sentence, of NaN, infinity, a group that spans more than fp16 holds (`uniform`), or one of more
+    than 256 distinct values (`unique`).
     """
     moved = np.swapaxes(weight, 0, axis)
     rows = np.ascontiguousarray(moved).view(np.ndarray).reshape(groups, -1).view(np.uint16)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -98,13 +98,10 @@ def _look_up(x: Any, values: Any, out: Any) -> None:
 
 
 class LookUp:
-    """A function of one fp16 number, computed once for each of the 65,536.
+    """A function of one fp16 number, computed once for each of the 65,536."""
 
-    Some are of `x + epsilon`, which is an accumulator's bias.
-    """
-
-    def __init__(self, function: Callable[[DoubleArray], Any], epsilon: float = 0) -> None:
-        self._function, self._epsilon = function, epsilon
+    def __init__(self, function: Callable[[DoubleArray], Any]) -> None:
+        self._function = function
         self.__doc__ = function.__doc__
 
     @cached_property
@@ -114,10 +111,9 @@ class LookUp:
         with np.errstate(all="ignore"):
             return r16(self._function(x))
 
-    def __call__(self, x: Any, epsilon: float | None = None) -> FloatArray:
+    def __call__(self, x: Any) -> FloatArray:
         """fp16 numbers of any shape, to fp16 numbers as float32."""
-        bias = self._epsilon if epsilon is None else epsilon
-        numbers = np.ascontiguousarray(biased(x, bias), np.float32)
+        numbers = np.ascontiguousarray(x, np.float32)
         out = np.empty(np.shape(x), np.float32)
         _look_up(numbers.reshape(-1), self.values, out.reshape(-1))
         return out
@@ -159,25 +155,33 @@ def sqrt(x: DoubleArray) -> DoubleArray:
     return np.where(x > 0, np.where(x == INFINITE, np.inf, y), 0)
 
 
-@rule(Grade.FITTED, "rsqrt")
-@partial(LookUp, epsilon=1e-12)
-def rsqrt(x: DoubleArray) -> DoubleArray:
-    """As `sqrt` with a table of 1 / sqrt(m), times 2^-k."""
+@LookUp
+def _rsqrt(x: DoubleArray) -> DoubleArray:
     m, k = reduced(x, 4)
     y = np.ldexp(_RSQRT.at(m), -k)
     return np.where(x > 0, np.where(x == INFINITE, 0, y), np.where(x == 0, np.inf, 0))
 
 
+@rule(Grade.FITTED, "rsqrt")
+def rsqrt(x: Any, epsilon: float = 1e-12) -> FloatArray:
+    """As `sqrt` with a table of 1 / sqrt(m), times 2^-k; epsilon is an accumulator's bias."""
+    return _rsqrt(biased(x, epsilon))
+
+
+@LookUp
+def _log(x: DoubleArray) -> DoubleArray:
+    m, k = reduced(x, 2)
+    y = rounded(rounded(_LOG2.at(m) + k) * LN_2)
+    return np.where(x > 0, np.where(x == INFINITE, 0, y), np.where(x == 0, -INFINITE * LN_2, 0))
+
+
 @rule(Grade.FITTED, "log")
-@partial(LookUp, epsilon=1e-45)
-def log(x: DoubleArray) -> DoubleArray:
+def log(x: Any, epsilon: float = 1e-45) -> FloatArray:
     """`x = m 2^k`, m in [.5, 1): `r16(r16(table of log2(m) + k) * 355/512)`, rounded at each step.
 
     The logarithm of an infinity is 0, which is what softplus falls to beyond its cliff.
     """
-    m, k = reduced(x, 2)
-    y = rounded(rounded(_LOG2.at(m) + k) * LN_2)
-    return np.where(x > 0, np.where(x == INFINITE, 0, y), np.where(x == 0, -INFINITE * LN_2, 0))
+    return _log(biased(x, epsilon))
 
 
 @LookUp
@@ -201,17 +205,21 @@ def exp(x: DoubleArray) -> DoubleArray:
     return np.asarray(_exp2(t), np.float64)
 
 
-@rule(Grade.FITTED, "inverse")
-@partial(LookUp, epsilon=1e-4)
-def inverse(x: DoubleArray) -> DoubleArray:
-    """`x + epsilon` in an accumulator, r16; |x| = m 2^k, table of 1 / m, times 2^-k, and the sign.
-
-    The default epsilon of 1e-4 is 7 LSB, 1.068e-4.
-    """
+@LookUp
+def _inverse(x: DoubleArray) -> DoubleArray:
     m, k = reduced(np.abs(x), 2)
     y = np.ldexp(_INVERSE.at(m), -k)
     y = np.where(np.abs(x) == INFINITE, 0, np.where(x == 0, np.inf, y))
     return np.asarray(np.copysign(y, x))
+
+
+@rule(Grade.FITTED, "inverse")
+def inverse(x: Any, epsilon: float = 1e-4) -> FloatArray:
+    """`x + epsilon` in an accumulator, r16; |x| = m 2^k, table of 1 / m, times 2^-k, and the sign.
+
+    The default epsilon of 1e-4 is 7 LSB, 1.068e-4.
+    """
+    return _inverse(biased(x, epsilon))
 
 
 def biased(x: Any, epsilon: float) -> FloatArray:
