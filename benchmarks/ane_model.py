@@ -154,11 +154,11 @@ class Loss:
 
     def add(self, weight: Weight, vectors: Array, result: Sums) -> None:
         """Count some sums."""
-        part = Columns.of(weight).losses(vectors)
-        self.products += part.products
-        self.dropped += part.dropped
-        self.size += part.size
-        self.lost += part.lost
+        products, dropped, size, lost = Columns.of(weight).losses(vectors).tolist()
+        self.products += int(products)
+        self.dropped += int(dropped)
+        self.size += size
+        self.lost += lost
         self.largest = max(self.largest, float(np.abs(result.values).max()))
 
 

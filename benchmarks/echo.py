@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.cluster import tasks
-from pytest_ane.cluster._parcel import Name, Parcel
+from pytest_ane.cluster.job import Name, Parcel
 from pytest_ane.cluster.tasks import Answer, Measured
 from pytest_ane.mlprogram.digests import key_digest
 

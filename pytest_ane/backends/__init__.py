@@ -72,11 +72,7 @@ class Backend(Protocol):
         """Whether it runs artifacts on a machine with an ANE, so that it may prove placement."""
 
     def load(self, artifact: Path, function: str | None = None) -> Runner:
-        """Load a package or a compiled model, or one of its functions, by default its own.
-
-        Raises:
-            ProgramError: it cannot be read, or has no such function.
-        """
+        """Load a model, or a function, by default its own; `ProgramError` where there is none."""
 
     def simulated(self) -> SimulatingBackend | None:
         """The same in the ANE's arithmetic; None for a device, which computes in its own."""
@@ -111,11 +107,7 @@ def get_backend(
     say: Callable[[str], None] = print, machine: Machine | None = None,
     timeout: float | None = DEVICE_TIMEOUT,
 ) -> Backend:  # fmt: skip
-    """A backend by name, `cpu` or `coreml`, whose arguments are as of `CoreMLBackend`, `Device`.
-
-    Raises:
-        BackendError: there is no native Core ML here.
-    """
+    """`cpu` or `coreml`, with arguments as of `CoreMLBackend`; `BackendError` without Core ML."""
     if name == "coreml":
         return CoreMLBackend(cache or Cache(), units, say, machine, Device(timeout))
     assert name == "cpu", name

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from distributed import KilledWorker
 
 from pytest_ane.cluster import assignment, tasks
-from pytest_ane.cluster._parcel import Parcel
 from pytest_ane.cluster.assignment import AT_ONCE, MEASURED, MOST_LOST, Assignment, Plan, Work
-from pytest_ane.cluster.job import Job
+from pytest_ane.cluster.job import Job, Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
 from pytest_ane.gates.base import GateTest

@@ -20,8 +20,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
-from pytest_ane.cluster._parcel import Parcel
-from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
+from pytest_ane.cluster.job import Inputs, Parcel, inputs, unpacked_job, versions
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
 from pytest_ane.manifest import Shard
@@ -330,7 +329,7 @@ def _opened(
 def _project(token: str, device: bool, own: bool) -> _Opened:
     worker, notes = _here(), list[str]()
     assert worker is not None
-    job = unpacked(_jobs[token], worker.folder)
+    job = unpacked_job(_jobs[token], worker.folder)
     make_importable(job.manifest)
     project = Project(
         manifest=job.manifest,

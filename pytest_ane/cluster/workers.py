@@ -50,9 +50,7 @@ class Workers:
     """The workers that take part: those that Dask's scheduler lists and that fit the run.
 
     The timeout is in seconds, for it and for a first worker; `say` takes a sentence for the person.
-
-    Raises:
-        ClusterError: this is no scheduler's URL, or none answers.
+    `ClusterError` where this is no scheduler's URL, or none answers.
     """
 
     def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:

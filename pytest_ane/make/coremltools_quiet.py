@@ -16,17 +16,6 @@ from typing import Any
 _TRAINING = "coremltools.optimize.torch"
 
 
-class _Collector(logging.Handler):
-    """Keeps the text of warnings, with which coremltools declines a weight."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 def import_coremltools() -> Any:
     """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
 
@@ -75,12 +64,14 @@ def _asked_of_optimize(name: str) -> Any:
 @contextmanager
 def converter_notes() -> Iterator[list[str]]:
     """Collect coremltools' log lines; keep them, its progress bars and its warnings off stderr."""
-    logger, collector = logging.getLogger("coremltools"), _Collector()
+    logger, lines = logging.getLogger("coremltools"), list[str]()
+    collector = logging.Handler(logging.WARNING)  # With warnings it declines a weight.
+    collector.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     handlers, propagate = logger.handlers[:], logger.propagate
     logger.handlers, logger.propagate = [collector], False
     try:
         with redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield collector.lines
+            yield lines
     finally:
         logger.handlers, logger.propagate = handlers, propagate

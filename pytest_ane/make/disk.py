@@ -42,12 +42,10 @@ _PATTERN = "*/com.apple.e5rt.e5bundlecache/*"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes that packages still to be built will take.
+    """Bytes of the `count` packages still to be built; the total is None where one is unknown.
 
-    Attributes:
-        count, total: of those packages; `None` where nothing is known of at least one.
-        largest: the temporary files of the largest: it is written uncompressed and compressed.
-        least: bytes they take at the very least.
+    `largest` are the temporary files of the largest, which is written uncompressed and compressed;
+    `least` what they take at the very least.
     """
 
     count: int

@@ -214,7 +214,7 @@ def distortion(
         return Distortion(kind.name, sse, whole, FP16, step, float(worst.max()), _extent(worst))
     settings = compression and compression.for_weight(kind.name, kind.op_types)
     schemes = steps_for(kind, settings) if settings else ()
-    scheme, spread = ", then ".join(map(_words, schemes)), 0.0
+    scheme, spread = in_words(schemes), 0.0
     if errors is None and _has_yardstick(schemes):
         errors = _reached(exact, kind, schemes)
         # Of k-means alone the tables depend on the engine that makes them.
@@ -241,8 +241,8 @@ def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
     lost, energy, worst = (np.zeros(height) for _ in range(3))
     for start in range(0, height, step):
         rows = slice(start, min(start + step, height))
-        a = _rows(values, rows.start, rows.stop, buffers[0, : rows.stop - start])
-        b = _rows(exact, rows.start, rows.stop, buffers[1, : rows.stop - start])
+        a = read_rows(values, rows.start, rows.stop, buffers[0, : rows.stop - start])
+        b = read_rows(exact, rows.start, rows.stop, buffers[1, : rows.stop - start])
         with np.errstate(all="ignore"):
             energy[rows] = squares(b)
             np.subtract(a, b, out=a)
@@ -263,7 +263,8 @@ def _extent(ratios: Rows) -> tuple[int, int]:
     return first, last
 
 
-def _rows(weight: Any, start: int, stop: int, out: FloatArray) -> FloatArray:
+def read_rows(weight: Any, start: int, stop: int, out: Array) -> Array:
+    """Decoded rows of a weight from `decompress`, written to `out [stop - start, ...]`."""
     if isinstance(weight, StreamedWeight):
         weight.rows(start, stop, out)
     else:
@@ -313,7 +314,9 @@ def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:
     errors = np.empty(height)
     for start in range(0, height, span):
         stop = min(start + span, height)
-        exact = _rows(values, start, stop, np.empty((stop - start, *weight.shape[1:]), np.float32))
+        exact = read_rows(
+            values, start, stop, np.empty((stop - start, *weight.shape[1:]), np.float32)
+        )
         try:
             made = _simulate(exact, weight, steps, height)
         except (BuildError, ValueError):
@@ -447,6 +450,11 @@ def percentile(values: Array, q: float) -> Any:
     flat = values.ravel()
     position = math.floor((flat.size - 1) * q / 100)
     return np.partition(flat, position)[position]
+
+
+def in_words(steps: Sequence[Step]) -> str:
+    """A scheme for people: `pruning, then 6-bit k-means`."""
+    return ", then ".join(map(_words, steps))
 
 
 def _words(step: Step) -> str:

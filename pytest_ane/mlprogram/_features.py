@@ -13,10 +13,8 @@ from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import (
     DType,
     Feature,
-    MLModel,
     NonMaximumSuppression,
     Part,
-    Pipeline,
 )
 from pytest_ane.mlprogram.text import ID
 
@@ -156,6 +154,13 @@ def _optional(features: Iterable[Feature], names: Iterable[str]) -> tuple[Featur
     )
 
 
+def no_program(where: str, kind: str) -> ProgramError:
+    """The error of a model of another kind."""
+    return ProgramError(
+        f'{where}is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
+    )
+
+
 def part_names(count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The names of a pipeline's parts: its own where each has one, else `part1`, `part2`...
 
@@ -164,13 +169,6 @@ def part_names(count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
     if len({*names}) == count and all(re.fullmatch(ID, name) for name in names):
         return tuple(names)
     return tuple(f"part{i}" for i in range(1, count + 1))
-
-
-def chosen_part(pipeline: Pipeline, name: str, file: Path) -> MLModel:
-    """The ML Program of a pipeline that has a name."""
-    if (part := pipeline.programs.get(name)) is None:
-        raise no_such_part(file, name, pipeline.programs)
-    return part
 
 
 def no_such_part(file: Path, name: str, programs: Iterable[str]) -> ProgramError:

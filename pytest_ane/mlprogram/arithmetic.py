@@ -28,11 +28,7 @@ def read_arithmetics(words: str) -> tuple[Arithmetic, ...]:
 
 
 def read_arithmetic(word: str) -> Arithmetic:
-    """`typed` or `ane`.
-
-    Raises:
-        ValueError: another word; end of a sentence for people.
-    """
+    """`typed` or `ane`; `ValueError`, the end of a sentence for people, for another word."""
     word = word.strip()
     if word in ARITHMETICS:
         return word

@@ -1,11 +1,13 @@
-"""Files and folders that are whole or not there."""
+"""Files and folders that are whole or not there; and files of strangers, read with care."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 _MODE = 0o644
@@ -47,6 +49,16 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             if old.exists():
                 old.rename(path)
             raise
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """A file's bytes; `OSError` of a pipe or a device, which has no end, or of more than `most`."""
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if status.st_size > most:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are more than it should have")
+    return path.read_bytes()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.records import Blob, DType, Function, MLModel, Ref, TensorType, Value
+from pytest_ane.mlprogram.records import Blob, DType, MLModel, TensorType, Value
 from pytest_ane.mlprogram.values import bits, elements, unpack
 
 _SENTINEL = 0xDEADBEEF
@@ -70,17 +70,13 @@ def byte_size(value: Value) -> int:
 
 def blob_bytes(model: MLModel) -> dict[Blob, int]:
     """Bytes of every blob that a program names, as stored."""
-    functions = model.program.functions.values()
-    values = (value for function in functions for value in _constants(function))
-    return {v.data: byte_size(v) for v in values if isinstance(v.data, Blob)}
+    return {blob: byte_size(value) for blob, value in _blobs(model)}
 
 
 def check_blobs(model: MLModel) -> None:
     """Check that every blob the program names is whole; raises `ProgramError` at the first."""
-    for function in model.program.functions.values():
-        for value in _constants(function):
-            if isinstance(value.data, Blob):
-                _checked(model, value)
+    for _, value in _blobs(model):
+        _checked(model, value)
 
 
 def _checked(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
@@ -99,11 +95,12 @@ def _checked(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     return data
 
 
-def _constants(function: Function) -> Any:
-    for op in function.walk():
-        yield from op.attributes.values()
-        for arguments in op.inputs.values():
-            yield from (a for a in arguments if not isinstance(a, Ref))
+def _blobs(model: MLModel) -> Iterator[tuple[Blob, Value]]:
+    for op in model.program.walk():
+        arguments = (argument for group in op.inputs.values() for argument in group)
+        for value in (*op.attributes.values(), *arguments):
+            if isinstance(value, Value) and isinstance(value.data, Blob):
+                yield value.data, value
 
 
 def _tensor_type(value: Value) -> TensorType:
@@ -192,11 +189,6 @@ class BlobWriter:
         self.count += 1
         return offset
 
-    def finish(self) -> None:
-        """Write the number of blobs into the header."""
-        self.file.seek(0)
-        self.file.write(_HEADER.pack(self.count, _VERSION))
-
     def _put(self, data: bytes | memoryview) -> int:
         """Write at the next multiple of 64, which is returned; nothing follows the last blob."""
         padding = -self.end % _ALIGNMENT
@@ -212,4 +204,5 @@ def blob_writer(path: Path) -> Iterator[BlobWriter]:
     with path.open("wb") as file:
         writer = BlobWriter(file)
         yield writer
-        writer.finish()
+        file.seek(0)
+        file.write(_HEADER.pack(writer.count, _VERSION))

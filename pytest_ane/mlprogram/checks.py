@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from stat import S_ISREG
 from typing import TypeAlias
 
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import (
     Block,
@@ -27,13 +27,7 @@ _LFS = b"version https://git-lfs"
 def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
     """A file's bytes."""
     try:
-        status = file.stat()
-        # A pipe or a device, which an archive may hold, would be read without end.
-        if not S_ISREG(status.st_mode):
-            raise ProgramError(f"{file}: cannot be read (it is no regular file).")
-        if (size := status.st_size) > most:
-            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
-        data = file.read_bytes()
+        data = read_regular(file, most)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
@@ -47,7 +41,7 @@ def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
 def stays_inside(name: str) -> bool:
     """Whether a path written in a package's file stays below the folder it is relative to.
 
-    Judged by the text alone; links are judged by `core.digests.check_links`.
+    Judged by the text alone; links are judged by `digests.check_links`.
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     rooted = posix.is_absolute() or windows.drive or windows.root
@@ -61,23 +55,16 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 
 def check_names(function: Function, where: Where) -> None:
-    """Check every name and constant of a function.
-
-    Args:
-        function: as read, nested at most as deep as Python's stack allows.
-        where: what begins a complaint: the file and the operation, or the function for None.
-    """
-    _Names(where).function(function)
+    """Check every name and constant of a function; `where` is what begins a complaint."""
+    names = _Names(where)
+    names.scope |= names.distinct(function.inputs)
+    names.block(function.block, 0)
 
 
 class _Names:
     def __init__(self, where: Where) -> None:
         self.where = where
         self.scope: set[str] = set()
-
-    def function(self, function: Function) -> None:
-        self.scope |= self.distinct(function.inputs)
-        self.block(function.block, 0)
 
     def block(self, block: Block, depth: int) -> None:
         if depth > DEEPEST:

@@ -29,6 +29,7 @@ from typing import Any
 from pytest_ane.mlprogram._features import (
     checked,
     image_dtype,
+    no_program,
     no_such_part,
     part_names,
     read_features,
@@ -50,9 +51,8 @@ _SCHEMAS = {"inputSchema": "input", "outputSchema": "output", "stateSchema": "st
 class ModelData:
     """`coremldata.bin`, read; it answers as `Metadata` does.
 
-    Raises:
-        FileNotFoundError: there is none.
-        ProgramError: it has another form; or, from `features`, a feature is impossible.
+    `FileNotFoundError` where there is none, `ProgramError` of another form or an impossible
+    feature.
     """
 
     def __init__(self, file: Path) -> None:
@@ -78,7 +78,7 @@ class ModelData:
         self._functions = {each.name: each for each in self._description.functions}
 
     def describes(self, function: str) -> bool:
-        """Whether it holds a function's features, or those of the only one."""
+        """Whether it holds a function's features: in a table, or as the default function's."""
         return function in self._functions or function == (self.default or "main")
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
@@ -132,12 +132,13 @@ def read_compiled(
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
-    if _parts(path):
+    if part_folders(path):
         return _pipeline(path, weights=weights, part=function)
     return _model(path, weights=weights, function=function)
 
 
-def _parts(path: Path) -> list[Path]:
+def part_folders(path: Path) -> list[Path]:
+    """The parts of an `.mlmodelc` that holds a pipeline; none of any other."""
     if (path / _PROGRAM).exists() or (path / _NETWORK).exists():
         return []
     folders = (path / f"{_PART}{i}" for i in count())
@@ -146,7 +147,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _named(path: Path) -> tuple[list[Path], tuple[str, ...], tuple[str, ...]]:
     """The folders of a pipeline's parts, their names, and the names of those that are programs."""
-    folders = _parts(path)
+    folders = part_folders(path)
     names = part_names(len(folders), read_names(path / "modelNames" / _DATA))
     named = zip(names, folders, strict=True)
     return folders, names, tuple(name for name, f in named if (f / _PROGRAM).exists())
@@ -165,7 +166,7 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
         return read(folders[names.index(part)])
     for i, folder in enumerate(folders, 1):
         if not (folder / _PROGRAM).exists():
-            raise ProgramError(_refused(path, i, folder))
+            raise _refused(path, i, folder)
     metadata = _described_in(path)
     pipeline = Pipeline(
         path=str(path),
@@ -179,27 +180,24 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
     return pipeline
 
 
-def _missing(file: Path) -> str:
-    return f"{file}: missing; the compiled model is incomplete."
+def _missing(file: Path) -> ProgramError:
+    return ProgramError(f"{file}: missing; the compiled model is incomplete.")
 
 
-def _refused(path: Path, number: int, folder: Path) -> str:
+def _refused(path: Path, number: int, folder: Path) -> ProgramError:
     """Why a part cannot be read, and what to do."""
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
     with suppress(FileNotFoundError, ProgramError):
         kind = kind or ModelData(folder / _DATA).kind
     if kind == "nonMaximumSuppression":
-        return (
+        return ProgramError(
             f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
             "compiled model keeps in a form that is not published; name the .mlpackage that it was "
             "compiled from."
         )
     if kind in ("", _KIND):
         return _missing(folder / _PROGRAM)
-    return (
-        f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
-        'with convert_to="mlprogram".'
-    )
+    return no_program(f"{path}: part {number} of the pipeline ", kind)
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
@@ -235,18 +233,13 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
 
 def compiled_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions of an `.mlmodelc`; of a pipeline, of its ML Programs."""
-    if _parts(path):
+    if part_folders(path):
         return _named(path)[2]
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
-        raise ProgramError(_missing(path / _PROGRAM)) from None
+        raise _missing(path / _PROGRAM) from None
     return tuple(name.decode() for name in _FUNCTION.findall(text))
-
-
-def is_compiled_pipeline(path: Path) -> bool:
-    """Whether an `.mlmodelc` holds a pipeline."""
-    return bool(_parts(path))
 
 
 _FUNCTION = re.compile(rb"^ *func +([A-Za-z_]\w*) *<", re.MULTILINE)
@@ -260,7 +253,7 @@ def _described_in(path: Path) -> Metadata | ModelData:
     try:
         return ModelData(path / _DATA)
     except FileNotFoundError:
-        raise ProgramError(_missing(file)) from None
+        raise _missing(file) from None
 
 
 def _metadata(path: Path) -> Metadata | ModelData:
@@ -269,9 +262,7 @@ def _metadata(path: Path) -> Metadata | ModelData:
         metadata = _described_in(path)
         kind = metadata.kind or ("neuralNetwork" if (path / _NETWORK).exists() else _KIND)
     if kind != _KIND:
-        raise ProgramError(
-            f'{path}: is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
-        )
+        raise no_program(f"{path}: ", kind)
     return metadata
 
 
@@ -283,7 +274,7 @@ def _program(file: Path) -> Program:
         data = read_file(file)
         return parse(data.decode(), file)
     except FileNotFoundError:
-        raise ProgramError(_missing(file)) from None
+        raise _missing(file) from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None

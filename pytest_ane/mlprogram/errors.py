@@ -81,8 +81,7 @@ leaves out something that was asked."""
 class UnprovenError(AneError):
     """What a policy asks for is not proven: evidence is missing, stale or not to be trusted.
 
-    Attributes:
-        kind: what is the matter, for those who record anew.
+    The kind is what is the matter, for those who record anew.
     """
 
     def __init__(self, message: str, kind: UnprovenKind = "missing") -> None:

@@ -8,12 +8,12 @@ from pytest_ane.mlprogram.blob import byte_size, load
 from pytest_ane.mlprogram.compiled import (
     compiled_functions,
     is_compiled,
-    is_compiled_pipeline,
+    part_folders,
     read_compiled,
 )
 from pytest_ane.mlprogram.digests import check_links
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.package import is_pipeline_package, package_functions, read_package
+from pytest_ane.mlprogram.package import package_functions, parse_package, pipeline_of, read_package
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 
 __all__ = ["byte_size", "counterpart", "entry_points", "is_pipeline", "load", "only_program",
@@ -32,16 +32,15 @@ def entry_points(path: Path) -> tuple[str, ...]:
 
 def is_pipeline(path: Path) -> bool:
     """Whether a model is a pipeline; errors as of `entry_points`."""
-    return (is_compiled_pipeline if is_compiled(path) else is_pipeline_package)(path)
+    if is_compiled(path):
+        return bool(part_folders(path))
+    return pipeline_of(parse_package(path)[1]) is not None
 
 
 def counterpart(path: Path, function: str | None) -> str | None:
     """The function of a model that another model's function is compared with.
 
-    It is the one of the same name of several, and the only one where there are no others.
-
-    Raises:
-        ProgramError: none of several has the name.
+    It is the one of the same name of several (`ProgramError` where none has it), else the only one.
     """
     names = entry_points(path)
     if function is None or not names:

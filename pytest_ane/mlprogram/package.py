@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.mlprogram._features import (
-    chosen_part,
+    no_program,
+    no_such_part,
     optional_thresholds,
     part_names,
     read_features,
@@ -45,7 +46,7 @@ _MOST_KEPT = 1 << 20
 @lru_cache(maxsize=8)
 def _read(data: bytes, path: Path, file: Path, function: str | None) -> MLModel | Pipeline:
     message = _parse(data, file)
-    body = _pipeline(message)
+    body = pipeline_of(message)
     if body is None:
         return _model(message, str(path), file, function=function)
     description = message.description
@@ -59,7 +60,9 @@ def _read(data: bytes, path: Path, file: Path, function: str | None) -> MLModel 
         names=part_names(len(parts), body.names),
     )
     check_pipeline(pipeline, file)
-    return pipeline if function is None else chosen_part(pipeline, function, file)
+    if function is not None and function not in pipeline.programs:
+        raise no_such_part(file, function, pipeline.programs)
+    return pipeline if function is None else pipeline.programs[function]
 
 
 def _part(message: Any, path: Path, file: Path, number: int) -> Part:
@@ -76,7 +79,7 @@ def parse_package(path: Path) -> tuple[Path, Any]:
     return file, _parse(read_file(file), file)
 
 
-def _pipeline(message: Any) -> Any:
+def pipeline_of(message: Any) -> Any:
     """The message of a pipeline, whatever its result is called; None where there is one model."""
     kind = message.WhichOneof("Type")
     if kind == "pipeline":
@@ -91,10 +94,7 @@ def _model(
 ) -> MLModel:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
-        raise ProgramError(
-            f"{file}: {part}is a {kind or 'model of no kind'}, not an ML Program; convert it again "
-            'with convert_to="mlprogram".'
-        )
+        raise no_program(f"{file}: {part}", kind or "model of no kind")
     declared = _declared(message.description, function, file)
     name = getattr(declared, "name", "")
     program = read_program(message.mlProgram, file)
@@ -129,15 +129,10 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 def package_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions that an `.mlpackage` declares; of a pipeline, of its ML Programs."""
     _, message = parse_package(path)
-    if (body := _pipeline(message)) is not None:
+    if (body := pipeline_of(message)) is not None:
         named = zip(part_names(len(body.models), body.names), body.models, strict=True)
         return tuple(name for name, part in named if part.WhichOneof("Type") == "mlProgram")
     return tuple(function.name for function in message.description.functions)
-
-
-def is_pipeline_package(path: Path) -> bool:
-    """Whether an `.mlpackage` holds a pipeline."""
-    return _pipeline(parse_package(path)[1]) is not None
 
 
 _MOST_MANIFEST = 1 << 26

@@ -62,12 +62,7 @@ _DEEPEST_STACK = 1024
 
 
 def parse(text: str, file: object = "model.mil") -> Program:
-    """A program from its text; attributes of the program and of functions are not kept.
-
-    Args:
-        text: of `model.mil`.
-        file: its name in complaints.
-    """
+    """A program from the text of a `file`; attributes of it and of its functions are not kept."""
     try:
         return _parsed(text)
     except _Fault as fault:

@@ -10,13 +10,18 @@ same message classes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from pytest_ane.mlprogram.checks import DEEPEST, check_names
 from pytest_ane.mlprogram.errors import ProgramError
@@ -95,10 +100,29 @@ def set_name(message: Any, name: str) -> None:
     message.immediateValue.tensor.strings.values.append(name)
 
 
-_MASK, _MORE = 0x7F, 0x80
-_LENGTH_DELIMITED = 2
-_KEY, _VALUE = 1, 2
-"""The fields of a map's entry (protobuf.dev/programming-guides/encoding/#maps)."""
+@cache
+def _ordered() -> tuple[Any, frozenset[str]]:
+    """The definitions with maps as lists of entries, which have an order; and entries' names."""
+    pool, entries = DescriptorPool(), set[str]()
+
+    def add(file: Any) -> None:
+        for dependency in file.dependencies:
+            add(dependency)
+        copied = FileDescriptorProto()
+        file.CopyToProto(copied)
+        for message in copied.message_type:
+            clear(message, f"{file.package}.{message.name}")
+        pool.AddSerializedFile(copied.SerializeToString())  # Again is no change.
+
+    def clear(message: Any, name: str) -> None:
+        if message.options.map_entry:
+            message.options.map_entry = False
+            entries.add(name)
+        for nested in message.nested_type:
+            clear(nested, f"{name}.{nested.name}")
+
+    add(definitions().Model.DESCRIPTOR.file)
+    return pool, frozenset(entries)
 
 
 def canonical_bytes(message: Any) -> bytes:
@@ -108,58 +132,22 @@ def canonical_bytes(message: Any) -> bytes:
     left out. protobuf's own deterministic serialization sorts maps, but not alike in C and in
     Python (protobuf.dev/programming-guides/serialization-not-canonical).
     """
-    return b"".join(_fields(message))
+    pool, entries = _ordered()
 
+    def sort(message: Any) -> None:
+        for field, value in message.ListFields():
+            if (kind := field.message_type) is not None:
+                for each in value if field.is_repeated else (value,):
+                    sort(each)
+                if kind.full_name in entries:
+                    value.sort(key=attrgetter("key"))
 
-def _fields(message: Any) -> Iterator[bytes]:
-    for field, value in message.ListFields():
-        kind = field.message_type
-        if kind is not None and kind.GetOptions().map_entry:
-            for key in sorted(value):
-                yield _framed(field.number, _entry(value, key, kind))
-        elif kind is not None:
-            for each in value if field.is_repeated else (value,):
-                yield _framed(field.number, canonical_bytes(each))
-        else:
-            yield _plain_field(type(message), field.name, value, repeated=field.is_repeated)
-
-
-def _entry(mapping: Any, key: str | int, kind: Any) -> bytes:
-    """Key and value, both always; Core ML's maps have texts or plain integers as keys."""
-    value = mapping[key]
-    if kind.fields_by_number[_VALUE].message_type is not None:
-        return _plain(_KEY, key) + _framed(_VALUE, canonical_bytes(value))
-    return _plain(_KEY, key) + _plain(_VALUE, value)
-
-
-def _plain(number: int, value: str | int) -> bytes:
-    if isinstance(value, str):
-        return _framed(number, value.encode())
-    if not isinstance(value, int):
-        raise TypeError(f"a map of {type(value).__name__}")
-    return _varint(number << 3) + _varint(value % (1 << 64))
-
-
-def _plain_field(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
-    message = kind()
-    if repeated:
-        getattr(message, name).extend(value)
-    else:
-        setattr(message, name, value)
-    written: bytes = message.SerializeToString()
+    listed = GetMessageClass(pool.FindMessageTypeByName(message.DESCRIPTOR.full_name))()
+    listed.ParseFromString(message.SerializeToString())
+    listed.DiscardUnknownFields()
+    sort(listed)
+    written: bytes = listed.SerializeToString()
     return written
-
-
-def _framed(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    data = bytearray()
-    while value > _MASK:
-        data.append(value & _MASK | _MORE)
-        value >>= 7
-    return bytes((*data, value))
 
 
 def read_program(message: Any, file: Path) -> Program:

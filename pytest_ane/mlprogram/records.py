@@ -1,7 +1,7 @@
 """The records of a MIL program: what `.mlpackage` and `.mlmodelc` both read into.
 
 Names follow Core ML's MIL.proto. Records are frozen; weights stay on disk as `Blob` until
-`mil.blob` reads them.
+`blob` reads them.
 """
 
 from __future__ import annotations
@@ -146,6 +146,12 @@ class Operation:
     def name(self) -> str:
         """The first output's name: the join key of compute plans and messages."""
         return self.outputs[0].name if self.outputs else self.op
+
+    @property
+    def reads(self) -> Iterator[str]:
+        """Names of the values that are its inputs; nested blocks may read others."""
+        for arguments in self.inputs.values():
+            yield from (argument.name for argument in arguments if isinstance(argument, Ref))
 
     def only(self, key: str) -> Argument | None:
         """A parameter that is one value: an attribute, or the only argument."""

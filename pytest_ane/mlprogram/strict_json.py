@@ -17,11 +17,7 @@ _AS_THEY_ARE = frozenset({str, int, bool, NoneType})
 
 
 def parse_json(text: str) -> Any:
-    """JSON without NaN, infinities, repeated keys or endless nesting.
-
-    Raises:
-        ValueError: it is none; says where.
-    """
+    """JSON without NaN, infinities, repeated keys or endless nesting; `ValueError` says where."""
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except _Refused:

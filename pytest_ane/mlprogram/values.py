@@ -89,27 +89,26 @@ def read_value(message: Any, kind: ValueType, where: str) -> Value:
         raise _mistyped(kind, where)
     members = getattr(immediate, which).values
     parts = [(p.key, p.value) for p in members] if whole is Pairs else members
-    return Value(kind, _compound(whole(parts), kind, where, _member))
-
-
-def _member(message: Any, kind: ValueType, where: str) -> Any:
-    data = read_value(message, kind, where).data
-    if isinstance(data, Blob):
-        raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
-    return data
+    read = lambda part, kind: read_value(part, kind, where).data  # noqa: E731
+    return Value(kind, _compound(whole(parts), kind, where, read))
 
 
 def _compound(
-    parts: Any, kind: ValueType, where: str, member: Callable[[Any, ValueType, str], Any]
+    parts: Any, kind: ValueType, where: str, read: Callable[[Any, ValueType], Any]
 ) -> tuple[Any, ...]:
     """The members of a list, a tuple or a dictionary: never a blob, which nobody would load."""
+
+    def member(part: Any, kind: ValueType) -> Any:
+        if isinstance(data := read(part, kind), Blob):
+            raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
+        return data
+
     if isinstance(kind, ListType) and type(parts) is list:
-        return tuple(member(part, kind.element, where) for part in parts)
+        return tuple(member(part, kind.element) for part in parts)
     if isinstance(kind, TupleType) and type(parts) is tuple and len(parts) == len(kind.elements):
-        fields = zip(parts, kind.elements, strict=True)
-        return tuple(member(part, k, where) for part, k in fields)
+        return tuple(map(member, parts, kind.elements))
     if isinstance(kind, DictionaryType) and isinstance(parts, Pairs):
-        return tuple((member(k, kind.key, where), member(v, kind.value, where)) for k, v in parts)
+        return tuple((member(k, kind.key), member(v, kind.value)) for k, v in parts)
     raise _mistyped(kind, where)
 
 
@@ -240,13 +239,7 @@ def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
         literal = _items(literal)
         if literal is not None and kind.length not in (None, len(literal)):
             raise _mistyped(kind, where)
-    return _compound(literal, kind, where, _literal_member)
-
-
-def _literal_member(literal: Literal, kind: ValueType, where: str) -> Any:
-    if isinstance(literal, Blob):
-        raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
-    return read_literal(literal, kind, where)
+    return _compound(literal, kind, where, lambda part, kind: read_literal(part, kind, where))
 
 
 def _items(literal: Literal) -> list[Any] | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -265,10 +265,6 @@ class Census:
         """Bytes of all weights as stored."""
         return sum(weight.compressed_bytes for weight in self.weights)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable form."""
-        return {"weights": [asdict(weight) for weight in self.weights]}
-
 
 @dataclass(frozen=True)
 class ProgramWeight:
@@ -281,11 +277,7 @@ class ProgramWeight:
 
 
 def take_census(model: MLModel) -> Census:
-    """Census of every function's weights; one shared by several operations counts once.
-
-    Raises:
-        ProgramError: a weight's shape is none that a weight can have.
-    """
+    """Census of all functions' weights, shared ones once; `ProgramError` of an impossible shape."""
     takers: dict[Weight, set[str]] = {}
     for each in find_weights(model):
         untaken = replace(each.weight, op_types=())
@@ -301,9 +293,8 @@ def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
         for op in function.walk():
             if op.op == "const" or op.op.startswith("constexpr_"):
                 continue
-            for argument in (a for group in op.inputs.values() for a in group):
-                if isinstance(argument, Ref) and argument.name in producers:
-                    takers.setdefault(argument.name, set()).add(op.op)
+            for name in filter(producers.__contains__, op.reads):
+                takers.setdefault(name, set()).add(op.op)
         for name, ops in takers.items():
             operation = producers[name]
             try:
@@ -361,11 +352,8 @@ def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
 def decompress(model: MLModel, weight: ProgramWeight) -> Any:
     """A weight's values: an array, or a `StreamedWeight` that decodes rows when they are read.
 
-    Plain weights, palettes and integers under scales are decoded by rows.
-
-    Raises:
-        ProgramError: the weight is not where its package says, or of another shape.
-        ExecutionError: it cannot be decoded.
+    Plain weights, palettes and integers under scales are decoded by rows. `ProgramError` where it
+    is not what its package says, `ExecutionError` where it cannot be decoded.
     """
     values = _scaled(model, weight)
     if values is None:
@@ -429,7 +417,6 @@ def expansion(weight: ProgramWeight, path: str) -> Iterable[Operation]:
                 f"{path}: {weight.weight.name} is expanded by more than {DEEPEST} operations, one "
                 "after another."
             )
-        arguments = (a for op in levels[-1] for group in op.inputs.values() for a in group)
-        names = (a.name for a in arguments if isinstance(a, Ref))
+        names = (name for op in levels[-1] for name in op.reads)
         levels.append({weight.producers[n]: None for n in names if n in weight.producers})
     return dict.fromkeys(op for level in reversed(levels) for op in level)

@@ -44,9 +44,7 @@ def signature(path: Path, suffix: str) -> Path:
 def signed_payloads(record: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
     """What signers (PEM files) signed, from the envelopes beside an evidence file; at least one.
 
-    Raises:
-        ManifestError: a signer is no public key of a kind we know.
-        UnprovenError: there is no envelope, it is damaged, or none of the signers signed it.
+    `UnprovenError` where there is no whole envelope of theirs; `ManifestError` as of `read_key`.
     """
     _require_library(record)
     keys = [read_key(signer) for signer in signers]

@@ -68,7 +68,7 @@ def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earl
     for place in reversed(range(max(0, at - _BACK), at)):
         before = memory.runs[place]
         found: dict[Asked, dict[str, float]] = {}
-        for asked, line in memory.last_of(place).items():
+        for asked, line in {one.asked: one for one in memory.lines if one.run == place}.items():
             here = places.get(asked)
             if here is not None and here.compares(Place.of(asked[0], line.facts)):
                 found[asked] = dict(line.numbers)
@@ -221,9 +221,8 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
     """Hold two sides against each other: runs, commits, names of git's or parts of machines'.
 
     Of what a side has several times the newest counts, of the same package and question on both.
-
-    Raises:
-        HistoryError: a word means nothing here, or several things; or both select the same lines.
+    `HistoryError` where a word means nothing here, or several things, or both select the same
+    lines.
     """
     (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
     pairs, apart, only = list[_Pair](), Counter[tuple[str, str]](), [0, 0]

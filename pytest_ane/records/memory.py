@@ -166,9 +166,7 @@ class Memory:
     """All records of a folder, of these models alone if there are any.
 
     Runs are in git's order where it knows their commits, else by time; lines in the order of runs.
-
-    Raises:
-        HistoryError: no record of the folder can be read.
+    `HistoryError` where no record can be read.
     """
 
     def __init__(self, folder: Path, models: Sequence[str] = ()) -> None:
@@ -194,7 +192,7 @@ class Memory:
     def _read(self, models: Sequence[str]) -> Iterator[tuple[Run, list[Record]]]:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
-                first, *lines = (read_file(path, "run", MOST_BYTES) or b"").split(b"\n")
+                first, *lines = (read_file(path, MOST_BYTES) or b"").split(b"\n")
             except EvidenceError as error:
                 why = str(error).removeprefix(f"{path} ").removesuffix(".")
                 self.skipped.append(Skipped(path.name, 0, why))
@@ -283,10 +281,6 @@ class Memory:
         """Names of figures; arguments as of `series`."""
         return sorted({name for line in self.of(gate=gate, shards=shards)
                        for name in line.record.figures})  # fmt: skip
-
-    def last_of(self, place: int) -> dict[tuple[str, str, str], Line]:
-        """The last line of each gate, subject and test in a run."""
-        return {line.asked: line for line in self.lines if line.run == place}
 
 
 def _facts(line: bytes) -> Facts:

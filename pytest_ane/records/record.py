@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -33,6 +32,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import parse_json, strict
@@ -123,11 +123,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:
-        """Read evidence; whatever is in it, the judges can read the measurement.
-
-        Raises:
-            EvidenceError: too large, damaged, edited after it was recorded, or no evidence.
-        """
+        """Evidence that the judges can read; `EvidenceError` where it is damaged or edited."""
         found = cls.from_data(parse(data))
         if found.gate not in GATES or not GATES[found.gate].recordable:
             raise EvidenceError(f"is of the gate {found.gate!r}, which has no evidence")
@@ -137,11 +133,7 @@ class Record:
 
     @classmethod
     def from_data(cls, data: Any) -> Record:
-        """The record that `to_data` made data of; the measurement stays data, until `typed`.
-
-        Raises:
-            EvidenceError: damaged, edited, or no record.
-        """
+        """The record of `to_data`, not `typed` yet; `EvidenceError` of a damaged or edited one."""
         top = _object(data, "the file")
         if top.get("format") != FORMAT or isinstance(top["format"], bool):
             raise EvidenceError(f"is no record of format {FORMAT}")
@@ -274,11 +266,7 @@ def to_data(gate: str, measurement: Any) -> dict[str, Any]:
 
 
 def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str]) -> Any:
-    """The measurement that `to_data` made data of; unknown fields are ignored.
-
-    Raises:
-        EvidenceError: a field is missing, of another kind, or contradicts another.
-    """
+    """The measurement that `to_data` made data of; `EvidenceError` of a wrong or missing field."""
     try:
         return _adapter(gate).validate_python({**data, "provenance": provenance})
     except ValidationError as error:
@@ -325,16 +313,10 @@ def parse(data: bytes) -> Any:
     return value
 
 
-def read_file(path: Path, what: str = "evidence", most: int = MOST_BYTES) -> bytes | None:
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes | None:
     """A file's bytes; None where there is none, `EvidenceError` of what is no file or too large."""
     try:
-        status = path.stat()
-        # A link may lead to a device or a pipe, which has no end.
-        if not S_ISREG(status.st_mode):
-            raise EvidenceError(f"{path} is no regular file.")
-        if status.st_size > most:
-            raise EvidenceError(f"{path} has more bytes than any {what} should.")
-        return path.read_bytes()
+        return read_regular(path, most)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -99,8 +99,7 @@ class RunFile:
 class Writer:
     """Writes the file of a run while it goes on, in place of another's; or into a history's folder.
 
-    Raises:
-        EvidenceError: a file that is no run lies there, or it cannot be written.
+    `EvidenceError` where a file lies that is no run, or cannot be written.
     """
 
     def __init__(self, path: Path, facts: Facts) -> None:
@@ -159,14 +158,10 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> RunFile:
-    """Read the file of a run; one that was cut off has no exit code, and says so.
-
-    Raises:
-        EvidenceError: it is missing, damaged, or was edited.
-    """
+    """Read the file of a run, or of one that was cut off; `EvidenceError` of a damaged one."""
     written = path if path.suffix == SUFFIX else f"run{SUFFIX}"
     how = f"a run writes one with --ane-report={written}"
-    if (data := read_file(path, "run", MOST_BYTES)) is None:
+    if (data := read_file(path, MOST_BYTES)) is None:
         raise EvidenceError(f"{path} cannot be read (No such file or directory); {how}.")
     lines = data.splitlines(keepends=True)
     try:

@@ -66,8 +66,7 @@ class Store:
     def write(self, record: Record, system: str = "") -> Path:
         """Store a record in place of an older one; its signature, which no longer fits, goes.
 
-        Raises:
-            EvidenceError: the folder cannot be written, or another file lies in the place.
+        `EvidenceError` where another file lies in the place, or none can be written.
         """
         path = self.path(record.gate, record.subject, system)
         if (there := read_file(path)) is not None and _is_foreign(there):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from pytest_ane.gates.throughput.noise import Calibration
+from pytest_ane.gates.throughput.baseline import Calibration
 from pytest_ane.gates.throughput.speed import Speed, percent, rate, seconds
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.report.table import columns

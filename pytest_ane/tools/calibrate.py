@@ -16,7 +16,7 @@ from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.errors import UnprovenError
 
 if TYPE_CHECKING:
-    from pytest_ane.gates.throughput.noise import Calibration
+    from pytest_ane.gates.throughput.baseline import Calibration
     from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.gates.throughput.stored import Storage
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Output:
         )
     from tempfile import TemporaryDirectory
 
-    from pytest_ane.gates.throughput.noise import calibrations
+    from pytest_ane.gates.throughput.baseline import calibrations
     from pytest_ane.report.throughput import noise
 
     storages = _storages(options.benchmark_storage, options.manifest)
@@ -123,7 +123,7 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
 
 def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Iterator[Path]:
     """Write noise where each model's runs are stored."""
-    from pytest_ane.gates.throughput.noise import write
+    from pytest_ane.gates.throughput.baseline import write
 
     for path, storage in {each.path: each for each in storages.values()}.items():
         models = {name for name, other in storages.items() if other.path == path}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.cluster.job import Job, inputs, needs_weights, unpacked
+from pytest_ane.cluster.job import Job, inputs, needs_weights, unpacked_job
 from pytest_ane.cluster.tasks import FullDiskError
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram import errors
@@ -42,14 +42,14 @@ def test_paths_below_the_manifest_are_the_worker_s(tmp_path: Path) -> None:
         memory=None,
         seconds=None,
     )
-    sent = unpacked(job.packed(), there)
+    sent = unpacked_job(job.packed(), there)
     shards = {shard.qualified: shard for shard in sent.shards}
     source = sent.manifest.model_of("mini").source
     assert source is not None
     assert source.path == there / "weights/mini.gguf"
     assert shards["own:block"].artifact == there / "packages/block.mlpackage"
     assert shards["own:block"].reference == Path("/elsewhere/block.mlpackage")
-    assert unpacked(job.packed(), here) == job
+    assert unpacked_job(job.packed(), here) == job
 
 
 def test_what_a_checkout_gives_is_all_that_shards_are_built_of_or_compared_with(

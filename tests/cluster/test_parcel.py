@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.cluster._parcel import Parcel
+from pytest_ane.cluster.job import Parcel
 from pytest_ane.make import Cache
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.mlprogram.errors import CacheError

@@ -226,10 +226,9 @@ def test_chains_of_different_lengths_side_by_side(build: Build) -> None:
 def test_shapes_that_do_not_divide_fail_by_name(build: Build) -> None:
     verdict, _, _ = build(then(prune(), palettize(group_size=32)))
     assert reasons(verdict) == [
-        "conv [48, 32, 1, 1] was to be pruned (target_sparsity 0.5), then palettized (uniform, 4 "
-        "bits, per_grouped_channel) but is stored as constexpr_sparse_to_dense (48 output channels "
-        "are not divisible by group_size 32); choose a setting that fits its shape, or name it in "
-        "compression.keep"
+        "conv [48, 32, 1, 1] was to have pruning, then 4-bit uniform palettization but is stored "
+        "as constexpr_sparse_to_dense (48 output channels are not divisible by group_size 32); "
+        "choose a setting that fits its shape, or name it in compression.keep"
     ]
 
 

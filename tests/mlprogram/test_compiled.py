@@ -137,7 +137,7 @@ def folder_in_place(folder: Path) -> None:
                              ("weights/weight.bin", "weights"))),
         (folder_in_place, "C/model.mil: cannot be read (it is no regular file)."),
         *((lambda f, name=name: os.truncate(f / name, (1 << 30) + 1),
-           f"C/{name}: 1,073,741,825 bytes, more than any model file should have.")
+           f"C/{name}: cannot be read (1,073,741,825 bytes are more than it should have).")
           for name in ("model.mil", "metadata.json")),
         (put("model.mil", b"program(1.0)\n\xff"),
          "C/model.mil:2: not UTF-8; the file is damaged."),

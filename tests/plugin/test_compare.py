@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.throughput import baseline
-from pytest_ane.gates.throughput.baseline import Baseline
-from pytest_ane.gates.throughput.noise import Calibration, Noise, write
+from pytest_ane.gates.throughput.baseline import Baseline, Calibration, Noise, write
 from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.stored import folder_of, open_storage
 from pytest_ane.gates.verdict import Verdict

@@ -142,8 +142,8 @@ def test_what_is_no_file_is_named(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     memory = Memory(folder)
     assert [str(skip) for skip in memory.skipped] == [
-        "pipe.jsonl is no regular file",
-        "zero.jsonl is no regular file",
+        "pipe.jsonl cannot be read (it is no regular file)",
+        "zero.jsonl cannot be read (it is no regular file)",
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ane.gates.throughput.noise import Calibration, Noise
+from pytest_ane.gates.throughput.baseline import Calibration, Noise
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.verdict import Figure, Verdict
 from pytest_ane.report.throughput import lines, loads, noise, profile

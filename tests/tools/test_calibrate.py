@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ane.gates.throughput.noise import read
+from pytest_ane.gates.throughput.baseline import read
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.throughput.stored import open_storage
 from pytest_ane.tools import _devices as devices

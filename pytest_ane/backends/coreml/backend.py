@@ -209,11 +209,7 @@ class CoreMLBackend:
             )
 
     def load(self, artifact: Path, function: str | None = None) -> CoreMLRunner:
-        """Load a model, or one of its functions, as of `Backend`.
-
-        Raises:
-            ExecutionError: Core ML refuses it.
-        """
+        """Load as of `Backend`; `ExecutionError` where Core ML refuses the model."""
         coremltools()
         model = read_any(artifact, function=function)
         return self.with_compiled(
@@ -224,10 +220,7 @@ class CoreMLBackend:
         """What `use` makes of the artifact's `.mlmodelc`, which is compiled if need be.
 
         Where Core ML says that the compiled model is stale it is compiled once more, which is said,
-        and used again. A compiled artifact is used as it is.
-
-        Raises:
-            ExecutionError: Core ML fails; with what is known of its error.
+        and used again. A compiled artifact is used as it is. `ExecutionError` where Core ML fails.
         """
         compiled = artifact if is_compiled(artifact) else self._compiled.get(artifact)
         try:

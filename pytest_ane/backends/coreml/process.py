@@ -12,9 +12,7 @@ memory-mapped files without a name, one a direction, which the system frees with
 
 from __future__ import annotations
 
-import copyreg
 import importlib
-import io
 import mmap
 import os
 import pickle
@@ -26,10 +24,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, count
 from multiprocessing.connection import Connection, Pipe
-from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -214,11 +210,8 @@ def _write_state(state: Any, name: str, value: Array) -> None:
     state.write_state(name, np.array(value))  # The mapped one changes with the next request.
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """An object that the child keeps."""
-
-    number: int
+class _Reference(int):
+    """The number of an object that the child keeps."""
 
 
 class _Kept:
@@ -342,7 +335,7 @@ class _Channel:
                 return False
             return True
 
-        data = _pickled(message, in_band)
+        data = pickle.dumps(message, 5, buffer_callback=in_band)
         sizes = [buffer.nbytes for buffer in buffers]
         target = self._mapped(0, sizes)
         for offset, buffer in zip(_offsets(sizes), buffers, strict=False):
@@ -377,20 +370,6 @@ class _Channel:
                 os.ftruncate(fd, size)
             current = self._maps[index] = mmap.mmap(fd, os.fstat(fd).st_size)
         return memoryview(current)
-
-
-def _pickled(message: Any, in_band: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, 5, buffer_callback=in_band)
-    pickler.dispatch_table = copyreg.dispatch_table | {
-        MappingProxyType: lambda mapping: (_read_only, (dict(mapping),))
-    }
-    pickler.dump(message)
-    return stream.getvalue()
-
-
-def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(mapping)
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:

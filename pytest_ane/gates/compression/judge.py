@@ -24,7 +24,7 @@ from pytest_ane.gates.verdict import (
     counted,
     limited,
 )
-from pytest_ane.make.distortion import FP16, Distortion, steps_for
+from pytest_ane.make.distortion import FP16, Distortion, in_words, steps_for
 from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Step, Uncompressed
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.text import size_ratio
@@ -137,7 +137,7 @@ def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) ->
             yield _of(weight.name, reason, "are compressed though they were to stay fp16")
         elif steps and (fault := _fault(weight, steps, notes)):
             what, kind, remedy = fault
-            was = f"{weight.name} {list(weight.shape)} was to be {_words(steps)}"
+            was = f"{weight.name} {list(weight.shape)} was to have {in_words(steps)}"
             yield _of(weight.name, f"{was} but {what}", kind, remedy=remedy)
 
 
@@ -200,7 +200,7 @@ def _row(
     steps = None if asked is None else _steps(weight, asked)
     wanted = declined = ""
     if asked is not None:
-        wanted = "fp16" if steps is None else _words(steps) or "fp16 (small)"
+        wanted = "fp16" if steps is None else in_words(steps) or "fp16 (small)"
     if steps and not weight.stages:
         declined = _because(weight, steps, notes)[0] or "coremltools gave no reason"
     zeros = f", {weight.sparsity:.1%} zeros" if weight.sparsity else ""
@@ -341,24 +341,6 @@ def _target(step: Step) -> str:
 
 def _stored(weight: Weight) -> str:
     return " of ".join(stage.op for stage in reversed(weight.stages)) or "const"
-
-
-def _words(steps: Sequence[Step]) -> str:
-    """`pruned (target_sparsity 0.5), then quantized (int8, per_channel)`."""
-    words = []
-    for step in steps:
-        if isinstance(step, Palettize):
-            bits = "" if step.mode == "unique" else f"{step.nbits} bits, "
-            words.append(f"palettized ({step.mode}, {bits}{step.granularity})")
-        elif isinstance(step, Linear):
-            words.append(f"quantized ({step.dtype}, {step.granularity})")
-        elif step.n_m_ratio is not None:
-            words.append(f"pruned (n_m_ratio {':'.join(map(str, step.n_m_ratio))})")
-        elif step.target_sparsity is not None:
-            words.append(f"pruned (target_sparsity {step.target_sparsity})")
-        else:
-            words.append(f"pruned (threshold {step.threshold})")
-    return ", then ".join(words)
 
 
 def _judged(measurement: CompressionMeasurement) -> list[Distortion]:

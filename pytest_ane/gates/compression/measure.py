@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.gates.verdict import Column, Table, rounded
-from pytest_ane.make.distortion import Distortion
+from pytest_ane.make.distortion import Distortion, read_rows
 from pytest_ane.make.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.arrays import DoubleArray
 from pytest_ane.mlprogram.blob import blob_bytes, load
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
-from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, count, stored
+from pytest_ane.mlprogram.executor.weights import Packed, count, stored
 from pytest_ane.mlprogram.model import read_functions
 from pytest_ane.mlprogram.records import Blob, MLModel
 from pytest_ane.mlprogram.weights import (
@@ -156,14 +156,8 @@ def _sample(weight: Any) -> Iterator[Any]:
     parts = 1 if rows == height else min(_PARTS, rows)
     size = rows // parts
     for start in np.linspace(0, height - size, parts).astype(int).tolist():
-        part = (
-            weight[start : start + size]
-            if not isinstance(weight, StreamedWeight)
-            else (
-                weight.rows(start, start + size, np.empty((size, *weight.shape[1:]), weight.dtype))
-            )
-        )
-        yield np.asarray(part).reshape(-1)
+        out = np.empty((size, *weight.shape[1:]), weight.dtype)
+        yield read_rows(weight, start, start + size, out).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -201,9 +195,7 @@ class CompressionMeasurement:
 def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMeasurement:
     """Take the census of an artifact that holds `program`, and compare its weights.
 
-    Raises:
-        ProgramError: the program has impossible weights, or another package cannot be read.
-        BuildError: what the manifest names as uncompressed is not.
+    `ProgramError` of impossible weights; other errors are as of `weights_against`.
     """
     against, weights = weights_against(shard, artifact, program)
     return CompressionMeasurement(

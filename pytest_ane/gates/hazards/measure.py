@@ -66,13 +66,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Hazards:
-    """What the ANE's arithmetic met on the probes of a shard.
-
-    Attributes:
-        peaks: of each hazard and operation.
-        rules: by which rules the operations ran.
-        provenance: backend, versions, machine, arithmetic, and the artifact's digest.
-    """
+    """What the ANE's arithmetic met on a shard's probes: peaks of each hazard and operation."""
 
     peaks: tuple[Peak, ...]
     rules: RuleShares
@@ -97,7 +91,7 @@ class Graph:
         self._makers = {out.name: op for op in self._operations for out in op.outputs}
         self._takers: dict[str, list[Operation]] = defaultdict(list)
         for op in self._operations:
-            for name in _names(op):
+            for name in op.reads:
                 self._takers[name].append(op)
 
     def role(self, op: Operation) -> Role:
@@ -115,7 +109,7 @@ class Graph:
 
     def follows(self, op: Operation, names: Collection[str]) -> bool:
         """Whether an operation takes, by whatever way, the result of one of these."""
-        return _reaches([op], self._made_of, lambda o: any(name in names for name in _names(o)))
+        return _reaches([op], self._made_of, lambda o: any(name in names for name in o.reads))
 
     def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
         """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""
@@ -136,7 +130,7 @@ class Graph:
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
     def _made_of(self, op: Operation) -> list[Operation]:
-        return [self._makers[name] for name in _names(op) if name in self._makers]
+        return [self._makers[name] for name in op.reads if name in self._makers]
 
     def _taken_by(self, op: Operation) -> list[Operation]:
         return [taker for out in op.outputs for taker in self._takers[out.name]]
@@ -160,11 +154,6 @@ def _reaches(
     return False
 
 
-def _names(op: Operation) -> Iterator[str]:
-    for arguments in op.inputs.values():
-        yield from (argument.name for argument in arguments if isinstance(argument, Ref))
-
-
 _TABLES = frozenset(
     ("erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
 )
@@ -175,11 +164,7 @@ _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 
 
 def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
-    """Run every case in the ANE's arithmetic, and watch all operations that have a rule.
-
-    Raises:
-        ExecutionError: the artifact cannot be run.
-    """
+    """Run every case in the ANE's arithmetic, ruled operations watched; fails as `run_cases`."""
     model = runner.model
     programs = (model,) if isinstance(model, MLModel) else tuple(model.programs.values())
     observer = Observer(Graph(op for part in programs for op in part.program.walk()))
@@ -195,9 +180,7 @@ def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, A
 class Observer:
     """Keeps the greatest value of each hazard and operation.
 
-    Attributes:
-        probe: name of the probe that runs.
-        shares: whether what it loses counts.
+    `probe` is the name of the one that runs, and `shares` whether what it loses counts.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -297,8 +280,7 @@ class Observer:
         elif self._columns.get(name, (None,))[0] is not weight:
             self._columns[name] = weight, Columns.of(weight)
         columns = self._columns[name][1]
-        lost = columns.losses(vectors)
-        return np.array([lost.dropped, lost.products, lost.lost, lost.size])
+        return columns.losses(vectors)[[1, 0, 3, 2]]
 
     def _sums_of_codes(self, run: Computed, values: Array) -> float | None:
         """Largest |sum| before the scale of each row; None where no codes with scales are summed.

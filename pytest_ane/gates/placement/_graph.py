@@ -63,8 +63,7 @@ _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 class Graph:
     """Names, types and origins of one function's values, filled in program order.
 
-    Attributes:
-        ineligible: names of values computed by ops that a rule has already found ineligible.
+    `ineligible` are names of values computed by ops that a rule has already found ineligible.
     """
 
     def __init__(self, function: Function, read: Read | None = None) -> None:
@@ -105,9 +104,8 @@ class Graph:
         """The first operation that reads a value, by the value's name."""
         found: dict[str, Operation] = {}
         for operation in self.function.walk():
-            for _, argument in Site(self, operation).arguments():
-                if isinstance(argument, Ref):
-                    found.setdefault(argument.name, operation)
+            for name in operation.reads:
+                found.setdefault(name, operation)
         return found
 
     @cached_property

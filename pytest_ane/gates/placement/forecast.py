@@ -135,11 +135,7 @@ class Forecast:
         return replace(self, matches=tuple(map(applied, self.matches)))
 
     def under(self, os: str) -> Forecast:
-        """The forecast with the size rule of a system (`macOS 26`) applied.
-
-        Raises:
-            ManifestError: `os` names no system.
-        """
+        """With the size rule of a system (`macOS 26`); `ManifestError` where `os` names none."""
         why = too_large(self.size_bytes, os)
         if why is None:
             return self

@@ -29,9 +29,7 @@ def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verd
     """Where a shard runs, by Core ML's plan, of which only preferred devices count, or a forecast.
 
     `unproven` where there was no compute op to ask about, or the plan proves nothing.
-
-    Raises:
-        ManifestError: the policy names no system, which decides the size rule of a forecast.
+    `ManifestError` where the policy names no system, which decides the size rule of a forecast.
     """
     if isinstance(measurement, Plan):
         return _of_plan(measurement, policy, subject)

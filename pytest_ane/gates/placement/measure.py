@@ -46,11 +46,8 @@ _FIRST_WITHOUT = (3, 14)
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
     """Where an artifact's operations run, by a device's plan, or what the rules say of that.
 
-    `program` is what it holds, or one function of it.
-
-    Raises:
-        PlanError: Core ML gives no plan.
-        UnprovenError: there is no ANE here that a plan could name, or the function has no plan.
+    `program` is what it holds, or one function of it. `UnprovenError` where there is no ANE that a
+    plan could name, or the function has none; other errors are as of `plan_on_device`.
     """
     if isinstance(backend, CoreMLBackend):
         backend.require_ane()
@@ -98,9 +95,7 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
 
     A plan without any device may be a broken cache: it is read once more from a copy of the
     compiled model at another path. `summarise` calls it inconclusive where that has none either.
-
-    Raises:
-        ExecutionError: Core ML makes no plan, or there is none to be had on this machine.
+    `ExecutionError` where there is no plan to be had.
     """
     if sys.version_info >= _FIRST_WITHOUT:
         raise ExecutionError(
@@ -150,12 +145,7 @@ def _load(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
 
 
 def load_plan(compiled: str, units: str) -> Plan:
-    """Core ML's plan of a `.mlmodelc`, in this process.
-
-    Raises:
-        RuntimeError: Core ML's own, where it refuses.
-        ExecutionError: the model is a pipeline or a neural network.
-    """
+    """Core ML's plan of a `.mlmodelc`, in this process; errors as of `to_record`, or its own."""
     coremltools = import_coremltools()
     from coremltools.models.compute_plan import MLComputePlan
 
@@ -168,10 +158,8 @@ def load_plan(compiled: str, units: str) -> Plan:
 def to_record(plan: Any, units: str, path: str) -> Plan:
     """A `coremltools.models.compute_plan.MLComputePlan` as our record, nested blocks included.
 
-    It is kept until all is read, because its operations hold Core ML's weakly.
-
-    Raises:
-        ExecutionError: it is of a pipeline or a neural network.
+    It is kept until all is read, because its operations hold Core ML's weakly. `ExecutionError` of
+    a pipeline or a neural network.
     """
     structure, cores = plan.model_structure, list[int]()
     if structure.program is None:

@@ -15,12 +15,9 @@ __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]
 
 @dataclass(frozen=True)
 class Timing:
-    """A benchmark that was timed once.
+    """A benchmark that was timed once, and the policy that decides whether it is timed again.
 
-    Attributes:
-        timed: what was timed, and its baseline.
-        policy: floor and limit, which decide whether it is timed again.
-        confirm: times as many rounds once more; None where it cannot be.
+    `confirm` times as many rounds once more; None where it cannot be.
     """
 
     timed: Throughput

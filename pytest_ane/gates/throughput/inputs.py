@@ -21,12 +21,7 @@ _SEED = 0
 
 
 class CallInputs(NamedTuple):
-    """The inputs of a call.
-
-    Attributes:
-        inputs: arrays by name.
-        tokens: positions T that it computes; 0 where the package does not tell.
-    """
+    """Arrays by name, and the positions T of a call; 0 where the package does not tell."""
 
     inputs: Mapping[str, npt.NDArray[Any]]
     tokens: int
@@ -47,11 +42,8 @@ def package_inputs(
     """Seeded inputs of a package without a family, at an end of its range, as `tables` says.
 
     Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
-    is called as it is, with `max`.
-
-    Raises:
-        ExecutionError: it is of fixed shapes, or has no such T.
-        ProgramError: it takes something else than tensors.
+    is called as it is, with `max`. `ExecutionError` where it has no such T, `ProgramError` where it
+    takes something else than tensors.
     """
     smallest = tokens != "max"
     inputs = seeded_inputs(features, artifact, _SEED, tables, function=function, smallest=smallest)

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
-from pytest_ane.gates.throughput.noise import Limit, limit_of
+from pytest_ane.gates.throughput.baseline import Baseline, Limit, Missing, differences, limit_of
 from pytest_ane.gates.throughput.speed import Speed, percent, seconds
 from pytest_ane.gates.throughput.stored import RECORD
 from pytest_ane.gates.verdict import (

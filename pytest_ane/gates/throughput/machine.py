@@ -58,7 +58,8 @@ def state(backend: Backend) -> dict[str, str]:
     """Properties that may differ from run to run, as far as this system tells them."""
     provenance = backend.provenance()
     values = {name: provenance[name] for name in _VERSIONS if name in provenance}
-    values |= {"host": platform.node(), "release": platform.release(), "load": _load()}
+    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
+    values |= {"host": platform.node(), "release": platform.release(), "load": load}
     values |= _mac() if platform.system() == "Darwin" else {"governor": _text(_GOVERNOR).strip()}
     return {name: value for name, value in values.items() if value}
 
@@ -91,11 +92,6 @@ def _mac() -> dict[str, str]:
         "power_mode": {"0": "automatic", "1": "low", "2": "high"}.get(low[1], "") if low else "",
         "thermal": ", ".join(f"{name} {value}" for name, value in thermal) or "no pressure noted",
     }
-
-
-def _load() -> str:
-    """The load average of the last minute: how many other processes want to run."""
-    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
 
 
 def _count(number: int | str, noun: str) -> str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Any, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.gates.throughput.speed import KEY, Speed
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import UnprovenError
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
@@ -33,12 +33,7 @@ _Number = Annotated[float, Field(ge=0)]
 
 
 class Storage(Protocol):
-    """The part of pytest-benchmark's `FileStorage` that is used.
-
-    Attributes:
-        default_machine_id: the folder in it for this system and Python.
-        logger: where it reports what it saved.
-    """
+    """What is used of pytest-benchmark's `FileStorage`; its folders are by system and Python."""
 
     path: Path
     default_machine_id: str
@@ -51,10 +46,8 @@ class Storage(Protocol):
 def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
     """The storage of a `--benchmark-storage`; its folder is made, as pytest-benchmark does.
 
-    `baselines`, the folder that a model of the manifest names, goes in its place.
-
-    Raises:
-        UnprovenError: the URI is no folder.
+    `baselines`, the folder that a model of the manifest names, goes in its place. `UnprovenError`
+    where the URI is no folder.
     """
     if "://" in uri and not uri.startswith("file://"):
         raise UnprovenError(
@@ -73,11 +66,7 @@ def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
 
 
 def files_of(storage: Storage, which: str | None = None) -> list[Path]:
-    """Stored runs of this system, oldest first: all, or those named.
-
-    Raises:
-        UnprovenError: no run has the name.
-    """
+    """Stored runs of this system, oldest first: all, or those named; `UnprovenError` of none."""
     if which is None:
         return storage.query(_RUNS)
     try:
@@ -99,12 +88,9 @@ def folder_of(storage: Storage) -> Path:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run's benchmarks.
+    """One run's benchmarks: node ids of all, and ours with their speeds.
 
-    Attributes:
-        when: day it was recorded, as `2026-11-21`; empty where the file has no date.
-        names: node ids of all benchmarks.
-        speeds: ours by node id; none in a run of other benchmarks.
+    The day it was recorded is empty where the file has no date.
     """
 
     file: Path
@@ -122,18 +108,11 @@ def read_stored(file: Path) -> StoredRun:
     """Read a stored run; one that did not change is read once per process.
 
     What pytest-benchmark reads of it is checked too, which would otherwise end in a traceback: a
-    run is written in place, so a full disk or a killed process leaves half of one.
-
-    Raises:
-        UnprovenError: damaged, no run of pytest-benchmark, or with an impossible speed.
+    run is written in place, so a full disk or a killed process leaves half of one. `UnprovenError`
+    where it is damaged, or an impossible speed is in it.
     """
     try:
         status = file.stat()
-        # A pipe or a device would be read without end.
-        if not S_ISREG(status.st_mode):
-            raise damaged(file, "it is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise damaged(file, f"{status.st_size:,} bytes are more than any run has")
         return _read(file, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
         raise damaged(file, error) from None
@@ -193,6 +172,6 @@ class _Run(_Record):
 @lru_cache(maxsize=256)
 def _read(file: Path, changed: int, size: int) -> StoredRun:
     """`changed` (time in ns) and `size` are keys of the cache only."""
-    run = _Run.model_validate_json(file.read_bytes(), strict=True)
+    run = _Run.model_validate_json(read_regular(file, _MOST_BYTES), strict=True)
     ours = {b.fullname: b.speed for b in run.benchmarks if KEY in b.extra_info}
     return StoredRun(file, run.datetime[:10], frozenset(b.fullname for b in run.benchmarks), ours)

@@ -27,6 +27,7 @@ from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.arrays import Array, FloatArray, HalfArray
 from pytest_ane.mlprogram.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.mlprogram.executor.dtypes import rounded
 from pytest_ane.mlprogram.package import parse_package, read_package
 from pytest_ane.mlprogram.proto import mil, set_blob, set_bytes, set_name
 from pytest_ane.mlprogram.records import (
@@ -48,6 +49,8 @@ NBITS = (1, 2, 3, 4, 6, 8)
 """The widths of an index that Core ML knows."""
 _CHUNK = 1 << 20
 """Weights of a task, about. Tasks do not depend on the number of threads, nor do results."""
+_PIECE = 1 << 17
+"""Weights whose steps are found at once: their float32 numbers stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +114,9 @@ def find_palettes(
 
     The mode `kmeans` has the least sum of squared errors there is, before tables are rounded to
     fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is lossless and
-    finds the number of bits itself. Results do not depend on `threads`.
-
-    Raises:
-        ValueError: a weight is NaN or infinite, a group spans more than fp16 holds (`uniform`), or
-            a group has more than 256 distinct values (`unique`); the text ends a sentence.
+    finds the number of bits itself. Results do not depend on `threads`. `ValueError`, which ends a
+    sentence, of NaN, infinity, a group that spans more than fp16 holds (`uniform`), or one of more
+    than 256 distinct values (`unique`).
     """
     moved = np.swapaxes(weight, 0, axis)
     rows = np.ascontiguousarray(moved).view(np.ndarray).reshape(groups, -1).view(np.uint16)
@@ -185,16 +186,34 @@ class TooManyValues(ValueError):
 def _uniform(tasks: _Tasks, nbits: int) -> tuple[HalfArray, Indices]:
     """As `_get_lut_and_indices` in coremltools 9.0, optimize/coreml/_quantization_passes.py."""
     steps = (1 << nbits) - 1
-    ends = np.empty((len(tasks.rows), 2))
+    ends = np.empty((len(tasks.rows), 2), np.float32)
     indices = np.empty(tasks.rows.shape, np.uint8)
-    fits = all(tasks.run(kmeans.uniform, steps, ends, indices))
+    fits = all(tasks.run(_even, np.float32(steps), ends, indices))
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = ends.astype(np.float16).T[:, :, None]
         luts = np.arange(1 << nbits) * ((high - low) / steps).astype(np.float64) + low
-        rounded = luts.astype(np.float16)
-    if not fits or not np.isfinite(rounded).all():
+        rounded_luts = luts.astype(np.float16)
+    if not fits or not np.isfinite(rounded_luts).all():
         raise ValueError("holds a NaN, an infinity, or values too large for even steps in fp16")
-    return rounded, indices
+    return rounded_luts, indices
+
+
+def _even(rows: Patterns, steps: np.float32, ends: FloatArray, indices: Indices) -> bool:
+    """Groups' least and largest value, and each weight's nearest step: rounded as numpy's fp16 is.
+
+    Whether all weights are numbers, and no group spans more than fp16 holds.
+    """
+    values, width = rows.view(np.float16).astype(np.float32), max(1, _PIECE // len(rows))
+    ends[:, 0], ends[:, 1] = values.min(1), values.max(1)
+    low, high = ends[:, :1], ends[:, 1:]
+    with np.errstate(all="ignore"):
+        span = rounded(high - low)
+        divisor = np.where(span == 0, np.float32(np.inf), span)
+        for begin in range(0, rows.shape[1], width):
+            part = slice(begin, begin + width)
+            share = rounded(rounded(values[:, part] - low) / divisor)
+            indices[:, part] = np.rint(rounded(share * steps))
+    return bool(np.isfinite(span).all())
 
 
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -30,9 +30,8 @@ class SuppressionSession:
     def predict(self, inputs: Arrays) -> dict[str, Array]:
         """Confidences `[K, C]` and boxes `[K, 4]` of those that are kept, the best first.
 
-        Args:
-            inputs: confidences `[N, C]`; boxes `[N, 4]`, each (x, y, width, height) with its
-                centre; and perhaps thresholds in place of the model's own.
+        Inputs are confidences `[N, C]`; boxes `[N, 4]`, each (x, y, width, height) with its centre;
+        and perhaps thresholds in place of the model's own.
         """
         model = self.model
         scores = self._finite(inputs, model.confidence[0])
@@ -84,12 +83,7 @@ class SuppressionSession:
 
 
 class PipelineSession:
-    """Runs the models of a pipeline, as `Session` runs one.
-
-    Args:
-        model: a pipeline as `mil.read_any` gives it.
-        precision, memory_budget, arithmetic, scale_after: those of `Session`, for all parts.
-    """
+    """Runs the models of a pipeline, with arguments as of `Session` for all its parts."""
 
     def __init__(
         self,
@@ -138,12 +132,9 @@ class PipelineSession:
         state: States | None = None,
         outputs: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        """Run every part once; a part takes the outputs of those before it by name.
+        """Run every part once, as `Session.predict`; parts take outputs of those before by name.
 
-        Args:
-            inputs: every declared input by name, of the declared type and an allowed shape.
-            state: None, or what `make_state` gave.
-            outputs: names of any part's declared outputs; None for the pipeline's own.
+        `outputs` may be any part's declared ones.
         """
         del state
         check_names(self.model.path, self.model.inputs, inputs)
@@ -185,7 +176,7 @@ def open_session(
     arithmetic: Arithmetic = "typed",
     scale_after: bool = False,
 ) -> Session | PipelineSession:
-    """The session that runs what `mil.read_any` gives."""
+    """The session that runs what `model.read_any` gives."""
     if isinstance(model, Pipeline):
         return PipelineSession(model, precision, memory_budget, arithmetic, scale_after)
     return Session(model, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after)

@@ -26,11 +26,7 @@ _OPSETS = {"iOS15": 5, "iOS16": 6, "iOS17": 7, "iOS18": 8, "iOS26": 9}
 
 @dataclass(frozen=True)
 class Implementation:
-    """An operation's function from an opset on.
-
-    Attributes:
-        moves: all values of its results are among its operands', so they need no rounding.
-    """
+    """An operation's function from an opset on; one that only `moves` values needs no rounding."""
 
     name: str
     opset: int

@@ -34,12 +34,9 @@ MOST_TURNS = 1_000_000
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one call of a program.
+    """Limits of one call of a program: bytes of all its values, seconds, turns of all its loops.
 
-    Attributes:
-        memory: bytes that its values may take together; None for half of what is free.
-        seconds: how long it may take.
-        turns: how many turns its loops may take together.
+    Bytes are half of what is free where they are None.
     """
 
     memory: int | None = None
@@ -82,12 +79,10 @@ def current_budget() -> Budget:
 
 
 class Meter:
-    """What one call takes, held against a budget.
+    """What one call takes, held against a settled budget.
 
-    Args:
-        budget: one that is settled.
-        values: yields the values that the program holds at the moment.
-        calls: inputs that are run at once; each of them has the budget's time.
+    `values` yields what the program holds at the moment; of several `calls` at once each has the
+    budget's time.
     """
 
     def __init__(self, budget: Budget, values: Callable[[], Iterable[Any]], calls: int = 1) -> None:

@@ -6,7 +6,7 @@ exceeds fp16's range becomes infinite, as it would in fp16. Integers and boolean
 Under `precision="float32"` nothing is rounded: an upper bound on what better arithmetic could give.
 `precision="float64"` carries all floating values as float64, for golden outputs.
 This is not the arithmetic of the ANE, which adds in fixed point and looks functions up in tables;
-a session with `arithmetic="ane"` computes in that, where it is known (see `reference.ane`).
+a session with `arithmetic="ane"` computes in that, where it is known (see `executor.ane`).
 """
 
 from __future__ import annotations

@@ -43,9 +43,8 @@ def is_color(feature: Feature) -> bool:
 def open_picture(path: Path) -> Any:
     """A picture of any format that Pillow reads, as a PIL image.
 
-    Raises:
-        ValueError: there is none, it is damaged or absurdly large, or Pillow is not installed; the
-            message is a part of a sentence that follows the file's name.
+    `ValueError` where there is none, it is damaged or absurdly large, or Pillow is not installed;
+    its message follows the file's name in a sentence.
     """
     try:
         from PIL import Image
@@ -64,9 +63,7 @@ def open_picture(path: Path) -> Any:
 def to_tensor(feature: Feature, image: Any) -> Array:
     """The tensor `[1, C, H, W]`, float32, of a PIL image or an array of pixels.
 
-    Raises:
-        ValueError: the image's mode, dtype or shape does not fit; the message is that mode, dtype
-            or shape.
+    `ValueError` of the mode, dtype or shape that does not fit.
     """
     pixels = _pixels(feature, image)
     rank = 3 if is_color(feature) else 2
@@ -217,7 +214,7 @@ def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> An
 
 
 def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
-    """The pixels of an image input, as `images.to_tensor` gives them."""
+    """The pixels of an image input, as `to_tensor` gives them."""
     if not mode(feature):
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is an image of the colours "

@@ -453,8 +453,7 @@ def _last_uses(
 
 def uses(op: Operation) -> Iterable[str]:
     """Names an operation refers to, in its blocks too."""
-    for arguments in op.inputs.values():
-        yield from (a.name for a in arguments if isinstance(a, Ref))
+    yield from op.reads
     for block in op.blocks:
         yield from block.outputs
         for nested in block.operations:

@@ -43,7 +43,7 @@ class Session:
     """Prepares the chosen function of a model, and runs it.
 
     Args:
-        model: a package as `mil.read_model` gives it.
+        model: a package as `model.read_model` gives it.
         precision: `as-typed` rounds fp16 results to fp16; `float32` never rounds; `float64`
             computes all that is floating in float64.
         memory_budget: bytes of decoded weights to hold; what is beyond is decoded in every run,

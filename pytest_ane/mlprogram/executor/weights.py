@@ -213,8 +213,7 @@ _FEW = 8
 class StreamedWeight:
     """A weight `[O, ...]` that is never held decoded as a whole; `np.asarray` decodes it.
 
-    Attributes:
-        rows: `rows(start, stop, out)` decodes rows `[start, stop)` into `out [stop - start, ...]`.
+    `rows(start, stop, out)` decodes rows `[start, stop)` into `out [stop - start, ...]`.
     """
 
     shape: tuple[int, ...]
@@ -245,11 +244,7 @@ class StreamedWeight:
 
 @dataclass(frozen=True, eq=False)
 class HalfWeight(StreamedWeight):
-    """A weight `[O, ...]` held as fp16 numbers: half the bytes to read for a product.
-
-    Attributes:
-        patterns: their bits `[O, K]`.
-    """
+    """A weight `[O, ...]` held as fp16 patterns `[O, K]`: half the bytes to read for a product."""
 
     patterns: npt.NDArray[np.uint16]
 

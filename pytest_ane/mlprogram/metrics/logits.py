@@ -82,12 +82,9 @@ class Likeliest:
 def compare_logits(
     reference: FloatArray, actual: FloatArray, ids: Sequence[int] = ()
 ) -> tuple[Position, ...]:
-    """Statistics of logits `[T, V]` against a reference's, one entry per position.
+    """Statistics of float32 logits `[T, V]` against a reference's, one entry per position.
 
-    Args:
-        reference: float32 `[T, V]`.
-        actual: the shards', of the same shape.
-        ids: the text's tokens, for negative log-likelihoods; none without them.
+    `ids` are the text's tokens, for negative log-likelihoods; none without them.
     """
     a, b = reference.astype(np.float64), actual.astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, find, newest_of
-from pytest_ane.gates.throughput.noise import Calibration, Noise, write
+from pytest_ane.gates.throughput.baseline import (
+    Baseline,
+    Calibration,
+    Missing,
+    Noise,
+    find,
+    newest_of,
+    write,
+)
 from pytest_ane.gates.throughput.stored import folder_of
 from pytest_ane.mlprogram.errors import UnprovenError
 from tests.gates.throughput.runs import HERE, THERE, speed, storage, store

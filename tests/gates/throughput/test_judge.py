@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.throughput.baseline import Baseline, Missing
+from pytest_ane.gates.throughput.baseline import DEFAULT, Baseline, Missing, Noise
 from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
-from pytest_ane.gates.throughput.noise import DEFAULT, Noise
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import ThroughputPolicy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pytest_ane.gates.throughput.noise import (
+from pytest_ane.gates.throughput.baseline import (
     Calibration,
     Noise,
     calibrations,

@@ -108,7 +108,7 @@ def test_no_file_at_all_or_a_huge_one(tmp_path: Path) -> None:
     file = tmp_path / "0001_huge.json"
     with file.open("wb") as sparse:
         sparse.truncate(1 << 30)
-    assert complaint(file) == "1,073,741,824 bytes are more than any run has"
+    assert complaint(file) == "1,073,741,824 bytes are more than it should have"
 
 
 def shown(file: Path) -> None:

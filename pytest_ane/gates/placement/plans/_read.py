@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 from pytest_ane.backends.coreml.errors import recognise
@@ -33,6 +32,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedOperation,
     Tally,
 )
+from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import PlanError
 
 _MOST_BYTES = 64 << 20
@@ -44,11 +44,7 @@ _MOST, _LONGEST = 1000, 200
 
 
 def read_plan(path: Path | str) -> Plan:
-    """Read a recorded plan in any known format.
-
-    Raises:
-        PlanError: missing, too large, damaged, contradictory, or in no known format.
-    """
+    """A recorded plan in any known format; `PlanError` where it is damaged or contradictory."""
     path = Path(path)
     try:
         return parse_plan(_bytes(path))
@@ -57,11 +53,7 @@ def read_plan(path: Path | str) -> Plan:
 
 
 def parse_plan(data: bytes) -> Plan:
-    """The plan in a file's bytes.
-
-    Raises:
-        PlanError: as `read_plan`, without the file's name.
-    """
+    """The plan in a file's bytes; `PlanError` as of `read_plan`, without the file's name."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -101,12 +93,7 @@ def explain(text: str) -> tuple[Message, ...]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):
-            raise PlanError("is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise PlanError(f"has {status.st_size:,} bytes, more than any plan should")
-        return path.read_bytes()
+        return read_regular(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
         raise PlanError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
 

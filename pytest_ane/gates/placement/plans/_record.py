@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 Device = Literal["ANE", "GPU", "CPU"]
 Source = Literal["coremltools", "analytics", "counts", "log"]
 RETRIED = "retriedFromCopy"
 """Field of a plan that was read once more, from a copy of the model at another path."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class PlannedOperation:
     scope: tuple[tuple[str, int], ...] = ()
     boundary: bool = False
     why: str = ""
-    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     folded: bool = False
     wires: Wires | None = field(default=None, compare=False)
 
@@ -70,12 +68,7 @@ class PlannedFunction:
 
 @dataclass(frozen=True)
 class Tally:
-    """Operations that a source counts without naming them.
-
-    Attributes:
-        op: their type; `None` for all types together.
-        ane, total: how many the ANE runs, of how many that have a device.
-    """
+    """How many operations of a type, or of all (None), the ANE runs, of how many with a device."""
 
     op: str | None
     ane: int
@@ -129,11 +122,11 @@ class Plan:
     compute_units: str = ""
     ane_cores: int | None = None
     unmatched: tuple[str, ...] = ()
-    added: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    added: Mapping[str, int] = field(default_factory=dict)
     renamed: int = 0
     target: str = ""
     complete: bool = field(default=False, compare=False)
-    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
         for function in self.functions:

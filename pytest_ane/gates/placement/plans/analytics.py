@@ -51,11 +51,7 @@ def recognises(text: str) -> bool:
 
 
 def read(text: str) -> Plan:
-    """The plan of a text.
-
-    Raises:
-        PlanError: not MIL, without any selected backend, or a backend is unknown.
-    """
+    """The plan of a text; `PlanError` where no backend is selected, or one is unknown."""
     if "SelectedBackend" not in text:
         raise PlanError(
             "is a MIL program, and no operation has a SelectedBackend; Core ML's analytics.mil has"
@@ -92,7 +88,7 @@ def path_ms(plan: Plan) -> tuple[float, float] | None:
 def _cost(
     path: Sequence[str], estimates: Sequence[Mapping[str, float]], edges: Mapping[str, float]
 ) -> float:
-    total = models()["M4"].end.ane if path and path[-1] == "ane" else 0.0
+    total = models()["M4"].end["ane"] if path and path[-1] == "ane" else 0.0
     before = ""
     for backend, ms in zip(path, estimates, strict=True):
         if backend != before:

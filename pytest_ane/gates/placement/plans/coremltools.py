@@ -26,12 +26,7 @@ def recognises(data: Any) -> bool:
 
 
 def read(data: Any) -> Plan:
-    """The plan of `{"infos": [...]}`.
-
-    Raises:
-        PlanError: a field is missing or of another kind, an operation has two devices, or the
-            model is no ML Program.
-    """
+    """The plan of `{"infos": [...]}`; `PlanError` where it is damaged or contradictory."""
     top = fields.mapping(data, "the plan")
     cores: list[int] = []
     found: dict[str, dict[Any, PlannedOperation]] = {}

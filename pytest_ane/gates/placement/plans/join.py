@@ -18,7 +18,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedOperation,
 )
 from pytest_ane.gates.verdict import counted
-from pytest_ane.mlprogram.records import Block, Function, MLModel, Operation, Ref
+from pytest_ane.mlprogram.records import Block, Function, MLModel, Operation
 from pytest_ane.mlprogram.text import printable
 
 _Scope = tuple[tuple[str, int], ...]
@@ -78,9 +78,8 @@ def join(plan: Plan, model: MLModel) -> Plan:
 class _Joined:
     """A function's operations, each with what a plan says of it.
 
-    Attributes:
-        added: constants and casts of the plan that the package does not have, by type.
-        renamed: how many were joined by their neighbours.
+    `added` are constants and casts that the package does not have, by type; `renamed` counts those
+    joined by their neighbours.
     """
 
     def __init__(
@@ -159,12 +158,8 @@ class _Joined:
         """Join what has other names, unless that is more than has the same."""
         if not any(_computes(one.op) and one.wires for one in self._planned.values()):
             return 0
-
-        def reads(op: Operation) -> list[str]:
-            return [a.name for given in op.inputs.values() for a in given if isinstance(a, Ref)]
-
         ours = _nodes(
-            (index, op.op, reads(op), [named.name for named in op.outputs])
+            (index, op.op, [*op.reads], [named.name for named in op.outputs])
             for index, (_, op) in enumerate(self._operations)
         )
         theirs = _nodes(

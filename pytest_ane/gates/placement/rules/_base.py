@@ -85,10 +85,6 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRule(Rule):
-    """A rule that keeps the whole program off the Neural Engine.
-
-    Attributes:
-        why: the inputs, states or functions it applies to.
-    """
+    """A rule that keeps a whole program off the ANE: the inputs, states or functions it is of."""
 
     why: Callable[[MLModel], Iterator[Subject]]

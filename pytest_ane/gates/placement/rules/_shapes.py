@@ -92,8 +92,7 @@ SIZE_RULE = Rule(
 def limit_bytes(os: str) -> int:
     """The largest artifact, in bytes, that the ANE of a system takes: 2 GiB, 1 GiB on macOS 27.
 
-    Raises:
-        ManifestError: `os` is not of the form `macOS 26`.
+    `ManifestError` of a system that is not of the form `macOS 26`.
     """
     match = _OS.fullmatch(os.strip())
     if match is None:

@@ -3,8 +3,7 @@
 A prediction names chip and system. It is never a measurement: only a plan can say `resident`.
 """
 
-from pytest_ane.gates.placement.segmenter._predict import predict
-from pytest_ane.gates.placement.segmenter._program import predict_model
+from pytest_ane.gates.placement.segmenter._predict import predict, predict_model
 from pytest_ane.gates.placement.segmenter._records import (
     Off,
     Op,

@@ -23,25 +23,12 @@ Counts = Literal["io", "in", "bytes", "flops"]
 
 
 @dataclass(frozen=True)
-class Edge:
-    """Milliseconds by backend."""
-
-    ane: float = 0.0
-    bnns: float = 0.0
-    classic: float = 0.0
-    gpu: float = 0.0
-
-
-@dataclass(frozen=True)
 class Rate:
-    """GB/s (or GFLOP/s where it counts flops) by backend; `None` where nothing is counted."""
+    """GB/s (or GFLOP/s where it counts flops) by backend, but for those that count nothing."""
 
     counts: Counts
     certainty: str
-    ane: float | None = None
-    bnns: float | None = None
-    classic: float | None = None
-    gpu: float | None = None
+    speeds: Mapping[Backend, float]
 
 
 @dataclass(frozen=True)
@@ -58,9 +45,9 @@ class CostModel:
 
     chip: str
     system: str
-    launch: Edge
-    switch: Edge
-    end: Edge
+    launch: Mapping[Backend, float]
+    switch: Mapping[Backend, float]
+    end: Mapping[Backend, float]
     rates: Mapping[str, Rate]
     thresholds: Mapping[str, float]
     tie_ms: float
@@ -72,7 +59,7 @@ def _read(name: str) -> Mapping[str, Any]:
     return loads(files(__package__).joinpath(name).read_text("utf-8"))
 
 
-def _by_backend(entry: Mapping[str, Any]) -> dict[str, float]:
+def _by_backend(entry: Mapping[str, Any]) -> dict[Backend, float]:
     return {backend: entry[backend] for backend in get_args(Backend) if backend in entry}
 
 
@@ -80,12 +67,13 @@ def _by_backend(entry: Mapping[str, Any]) -> dict[str, float]:
 def models() -> Mapping[str, CostModel]:
     """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
     file, found = _read("model.toml"), {}
-    edges = {edge["kind"]: Edge(**_by_backend(edge)) for edge in file["edge"]}
+    none = dict.fromkeys(get_args(Backend), 0.0)
+    edges = {edge["kind"]: none | _by_backend(edge) for edge in file["edge"]}
     thresholds = {entry["name"]: entry["value"] for entry in file["threshold"]}
     for chip in file["chip"]:
         own = chip.get("rates", {})
         rates = {
-            name: Rate(rate["counts"], rate["certainty"], **_by_backend(rate | own.get(name, {})))
+            name: Rate(rate["counts"], rate["certainty"], _by_backend(rate | own.get(name, {})))
             for rate in file["rate"]
             for name in [rate["name"]]
         }
@@ -97,11 +85,7 @@ def models() -> Mapping[str, CostModel]:
 
 
 def chip_named(name: str) -> str:
-    """A chip's name as Apple writes it, of those with costs or without.
-
-    Raises:
-        ManifestError: there is no such chip.
-    """
+    """A chip's name as Apple writes it, with costs or without; `ManifestError` of another."""
 
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
@@ -123,8 +107,8 @@ def launch_bounds() -> tuple[float, float]:
     What is too little by far, and what is enough by far.
     """
     far, edges = _read("model.toml")["far"], models().values()
-    least = min(m.launch.ane + m.end.ane for m in edges)
-    most = max(m.launch.ane + m.switch.ane + m.switch.bnns for m in edges)
+    least = min(m.launch["ane"] + m.end["ane"] for m in edges)
+    most = max(m.launch["ane"] + m.switch["ane"] + m.switch["bnns"] for m in edges)
     return least / far, most * far
 
 
@@ -150,8 +134,7 @@ def milliseconds(op: Op, backend: Backend, model: CostModel) -> float:
 
     def duration(term: Term) -> float:
         rate = model.rates[term.rate]
-        speed: float | None = getattr(rate, backend)
-        if speed is None:
+        if (speed := rate.speeds.get(backend)) is None:
             return 0.0
         amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
         return amount / speed / _GIGA_MS

@@ -35,12 +35,9 @@ Shape: TypeAlias = "tuple[int | None, ...]"
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor an operation reads or computes.
+    """A tensor an operation reads or computes, `constant` where the program holds its value.
 
-    Attributes:
-        shape: extents; `None` for one known only at run time, () for a scalar.
-        dtype: MIL's name, such as `fp16`.
-        constant: whether the program holds its value.
+    An extent known only at run time is None; the dtype is MIL's name, such as `fp16`.
     """
 
     shape: Shape
@@ -183,11 +180,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The prediction of one function of a package.
+    """The prediction of one function of a package at a T; None where all shapes are fixed.
 
-    Attributes:
-        tokens: T of its flexible inputs; `None` where all shapes are fixed.
-        unknown: why nothing is known of its shapes; empty where they are.
+    `unknown` is why nothing is known of its shapes.
     """
 
     function: str

@@ -40,13 +40,7 @@ def rounded(y: Any) -> DoubleArray:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Values at equidistant knots.
-
-    Attributes:
-        first: place of the first knot.
-        step: between two knots.
-        values: fp16 numbers at the knots, as float64.
-    """
+    """fp16 values, as float64, at equidistant knots from `first` on."""
 
     first: float
     step: float

@@ -252,20 +252,6 @@ def _outer(column: Any, x: Any, least: Any, start: Any, out: Any) -> None:
             out[o, p] = start[o] + product
 
 
-@inline
-def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any, fused: Any) -> Any:
-    if fused:
-        return _eight_fused(factors, o, x, least, b, p)
-    return _eight_cut(factors, o, x, least, b, p)
-
-
-@inline
-def _safe_sum(row: Any, x: Any, least: Any, fused: Any) -> Any:
-    if fused:
-        return _one_fused(row, x, least)
-    return _one_cut(row, x, least)
-
-
 @compiled(
     *[[factors, _ROWS, _ROWS, *[_VECTORS] * 2, _ROWS, types.float64[:, :, ::1], _FLAGS,
        types.int64[::1]] for factors in FACTORS]
@@ -295,16 +281,20 @@ def products(
                     width,
                 )  # fmt: skip
                 if safe and o + 4 == last_row and p + 2 == last:
-                    eight = _tile(factors, o, x, least, b, p, fused)
+                    tile = (factors, o, x, least, b, p)
+                    eight = _eight_fused(*tile) if fused else _eight_cut(*tile)
                     for i in range(8):
                         out[b, o + i // 2, p + i % 2] = start[b, o + i // 2] + eight[i]
                     continue
                 for r in range(o, last_row):
                     for q in range(p, last):
-                        if safe:
-                            y = _safe_sum(factors[b, r], x[b, q], least[b, q], fused) + start[b, r]
+                        row, vector, kept = factors[b, r], x[b, q], least[b, q]
+                        if safe and fused:
+                            y = _one_fused(row, vector, kept) + start[b, r]
+                        elif safe:
+                            y = _one_cut(row, vector, kept) + start[b, r]
                         else:
-                            y, depends = _output(factors[b, r], x[b, q], least[b, q], start[b, r])
+                            y, depends = _output(row, vector, kept, start[b, r])
                             mask[b, r, q] = depends
                             counts[0] += depends
                             counts[1] += np.isinf(y)

@@ -37,12 +37,13 @@ LSB = 2.0**-16
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """Factors `[B, O, K]` prepared for `sums`: as fp16 patterns, or as float32 once decoded.
+    """Factors `[B, O, K]` prepared for `sums`: uint16 patterns of fp16, or float32 once decoded.
 
-    Attributes:
-        factors: uint16 patterns of fp16 numbers, or float32 that hold fp16 numbers.
-        totals: sum of |w| of each row `[B, O]`; not finite where a number is not.
-        norms: Euclidean norm of each row `[B, O]`, likewise.
+    Of each row `[B, O]` the sum of
+
+    w
+
+     and the Euclidean norm; not finite where a number is not.
     """
 
     factors: Patterns | FloatArray
@@ -113,10 +114,7 @@ class Sums:
 def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     """`weight [B, O, K]` times `vectors [B, P, K]`, over K, plus `bias [B, O]`.
 
-    Args:
-        weight: prepared factors.
-        vectors: fp16 numbers in any floating type; infinities and NaN are decoded.
-        bias: fp16 numbers.
+    fp16 numbers in any floating type; infinities and NaN of vectors are decoded.
     """
     x, least, start = prepare(weight, vectors, bias)
     totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
@@ -155,23 +153,6 @@ _CLASSES = _MOST - _LEAST + 2
 """Of factors by exponent: from -14 to -3, and larger ones, which are never dropped."""
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Of all products of a weight and some vectors.
-
-    Attributes:
-        products: those that are not 0.
-        dropped: those of them that are dropped whole, as e_x + e_w <= -17.
-        size: sum of |w x|.
-        lost: sum of |w x| of the dropped ones.
-    """
-
-    products: int = 0
-    dropped: int = 0
-    size: float = 0.0
-    lost: float = 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Factors of each column by exponent, so that losses need no product.
@@ -190,17 +171,25 @@ class Columns:
         """Of prepared factors `[B, O, K]`."""
         batch, _, width = weight.factors.shape
         counts, sizes = np.zeros((2, batch, width, _CLASSES))
-        count = _count_half if weight.factors.dtype == np.uint16 else _count_wide
-        count(weight.factors, counts, sizes)
+        _count(weight.factors, counts, sizes)
         return cls(np.cumsum(counts, -1), np.cumsum(sizes, -1))
 
-    def losses(self, vectors: Array) -> Losses:
-        """With `vectors [B, P, K]`: fp16 numbers in any floating type."""
+    def losses(self, vectors: Array) -> DoubleArray:
+        """With `vectors [B, P, K]`, fp16 numbers in any floating type.
+
+        How many products are not 0, how many of them are dropped whole (e_x + e_w <= -17), and the
+        sums of |w x| of all and of the dropped ones.
+        """
         out = np.zeros(4)
         _lose(np.ascontiguousarray(vectors, np.float32), self.counts, self.sizes, out)
-        return Losses(int(out[0]), int(out[1]), float(out[2]), float(out[3]))
+        return out
 
 
+_TABLE = types.float64[:, :, ::1]
+_VECTORS = types.Array(types.float32, 3, "C", readonly=True)
+
+
+@compiled(*[[factors, _TABLE, _TABLE] for factors in FACTORS])
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
     for b in range(factors.shape[0]):
         for o in range(factors.shape[1]):
@@ -211,11 +200,6 @@ def _count(factors: Any, counts: Any, sizes: Any) -> None:
                     at = min(max(e, _LEAST), _MOST + 1) - _LEAST
                     counts[b, k, at] += 1
                     sizes[b, k, at] += size
-
-
-_TABLE = types.float64[:, :, ::1]
-_VECTORS = types.Array(types.float32, 3, "C", readonly=True)
-_count_half, _count_wide = (compiled(kind, _TABLE, _TABLE)(_count) for kind in FACTORS)
 
 
 @compiled(_VECTORS, _TABLE, _TABLE, types.float64[::1])

@@ -175,11 +175,7 @@ class Factors:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Codes(Factors):
-    """The same of integers times a scale, which is the same for all of a row.
-
-    Attributes:
-        scale: broadcasts to the source.
-    """
+    """The same of integers times a scale that broadcasts to the source and is one for each row."""
 
     scale: Array
 
@@ -201,7 +197,7 @@ class Codes(Factors):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LateScale(Codes):
-    """Codes that are summed before they are scaled; see `integers.scaled_after`."""
+    """Codes that are summed before they are scaled; see `scaled_after`."""
 
     def grade(self, usual: Grade, has_bias: bool) -> Grade:
         """Inferred."""
@@ -218,11 +214,9 @@ class LateScale(Codes):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IntegerCodes(Codes):
-    """Codes that are multiplied with codes: W8A8; see `integers.w8a8`.
+    """Codes that are multiplied with codes: W8A8; see `w8a8`.
 
-    Attributes:
-        step: scale of the vectors.
-        zero_point: of the vectors, which are codes less it; only 0 was recorded.
+    Step and zero point are of the vectors, which are codes less it; only 0 was recorded.
     """
 
     step: float

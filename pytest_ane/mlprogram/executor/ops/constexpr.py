@@ -64,14 +64,11 @@ def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> A
     """dense[i] = lut[block of i, indices[i]].
 
     `lut [*blocks, 2^n, v]` has the rank of `indices` plus 2: along each axis, blocks of equal
-    length share a table. Entries of length v > 1 spread along `vector_axis`. Packed indices are
-    decoded as they are where tables belong to groups of rows.
+    length share a table. Entries of length v > 1 spread along `vector_axis`.
     """
     *blocks, entries, length = lut.shape
     sizes = block_sizes(indices.shape, tuple(blocks))
     by_rows = length == 1 and all(b == 1 for b in blocks[1:])
-    if by_rows and isinstance(indices, Packed):
-        return decode(indices, lut.reshape(blocks[0], entries))
     indices = np.asarray(indices)
     if indices.size and indices.max() >= entries:
         raise ValueError(f"an index {indices.max()} into tables of {entries} entries")

@@ -28,45 +28,19 @@ def by_channel(values: Any, x: Any, name: str) -> Any:
 
 
 _UNARY: dict[str, Any] = {
-    "abs": np.abs,
-    "acos": np.arccos,
-    "asin": np.arcsin,
-    "atan": np.arctan,
-    "atanh": np.arctanh,
-    "ceil": np.ceil,
-    "cos": np.cos,
-    "cosh": np.cosh,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "floor": np.floor,
-    "logical_not": np.logical_not,
-    "round": np.rint,
-    "sign": np.sign,
-    "sin": np.sin,
-    "sinh": np.sinh,
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "tan": np.tan,
-    "tanh": np.tanh,
-}
+    **{name: getattr(np, name) for name in (
+        "abs", "ceil", "cos", "cosh", "exp", "exp2", "floor", "logical_not", "sign", "sin", "sinh",
+        "sqrt", "square", "tan", "tanh",
+    )},
+    "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "atanh": np.arctanh, "round": np.rint,
+}  # fmt: skip
 _BINARY: dict[str, Any] = {
-    "add": np.add,
-    "equal": np.equal,
-    "floor_div": np.floor_divide,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "mod": np.mod,
-    "mul": np.multiply,
-    "not_equal": np.not_equal,
-    "sub": np.subtract,
-}
+    **{name: getattr(np, name) for name in (
+        "add", "equal", "greater", "greater_equal", "less", "less_equal", "logical_and",
+        "logical_or", "logical_xor", "maximum", "minimum", "mod", "not_equal",
+    )},
+    "floor_div": np.floor_divide, "mul": np.multiply, "sub": np.subtract,
+}  # fmt: skip
 FORMULAS: dict[str, Any] = {
     "clamped_relu": lambda x, alpha, beta: np.minimum(np.where(x >= 0, x, alpha * x), beta),
     "clip": lambda x, alpha, beta: np.minimum(np.maximum(x, alpha), beta),

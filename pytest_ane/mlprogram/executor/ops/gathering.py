@@ -47,8 +47,7 @@ def gather(
 ) -> Any:
     """Slices of x along an axis, in the order of the indices; the first `batch_dims` axes agree.
 
-    Returns:
-        Shape `x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :]`.
+    Of shape `x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :]`.
     """
     x, axis = np.asarray(x), range(np.ndim(x))[axis]
     indices = checked(indices, x.shape[axis], validate_indices)
@@ -80,8 +79,7 @@ def gather_along_axis(x: Any, indices: Any, axis: int = 0, validate_indices: boo
 def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool = False) -> Any:
     """x[indices[i, ..., :]]: each row of the last axis of indices is a place in x.
 
-    Returns:
-        Shape `indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :]`.
+    Of shape `indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :]`.
     """
     x, indices = np.asarray(x), np.asarray(indices)
     if indices.ndim == 0 or not 0 <= batch_dims < indices.ndim:

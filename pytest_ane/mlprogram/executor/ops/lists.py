@@ -22,12 +22,7 @@ from pytest_ane.mlprogram.records import TensorType
 
 
 class State:
-    """A tensor that `read_state` and `write_state` refer to, zero at first.
-
-    Args:
-        kind: its type.
-        precision: the session's.
-    """
+    """A tensor of a type that `read_state` and `write_state` refer to, zero at first."""
 
     def __init__(self, kind: TensorType, precision: Precision = "as-typed") -> None:
         if any(d is None for d in kind.shape):
@@ -63,11 +58,9 @@ _DTYPES = {"bool": np.bool_, "fp16": np.float32, "fp32": np.float32, "int32": np
 
 @dataclass(frozen=True, eq=False)
 class TensorList:
-    """A list's elements, `None` where nothing was written.
+    """A list's elements, `None` where nothing was written; a `dynamic` one grows as needed.
 
-    Attributes:
-        shape: of an element; a text stands for a dimension that the first write decides.
-        dynamic: it grows as needed.
+    In an element's shape a text stands for a dimension that the first write decides.
     """
 
     elements: tuple[Array | None, ...]

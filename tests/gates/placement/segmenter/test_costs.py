@@ -20,10 +20,11 @@ from pytest_ane.manifest.base import loads
 
 def test_a_chip_replaces_rates_and_thresholds_of_the_first() -> None:
     first, pro = models()["M4"], models()["M4 Pro"]
-    assert first.rates["add"].ane == 35.9805
-    assert (pro.rates["add"].ane, pro.rates["add"].bnns) == (26.546, 21.1222)
+    assert first.rates["add"].speeds["ane"] == 35.9805
+    speeds = pro.rates["add"].speeds
+    assert (speeds["ane"], speeds["bnns"]) == (26.546, 21.1222)
     assert (first.thresholds["conv-high"], pro.thresholds["conv-high"]) == (61.5, 112.0)
-    assert (first.launch.ane, first.launch.bnns, first.end.gpu) == (0.125, 0.0, 0.125)
+    assert (first.launch["ane"], first.launch["bnns"], first.end["gpu"]) == (0.125, 0.0, 0.125)
 
 
 @pytest.mark.parametrize("name", ["m4 pro", "M4PRO", " M4  Pro "])
