@@ -25,7 +25,7 @@ Put: TypeAlias = Callable[[Any, Modules], Any]
 """Puts a fault in its place; of a module it changes the module itself."""
 
 Place = Literal["module", "package", "host", "interface", "scheme", "reading"]
-Cause = Literal["wrong function", "fp16", "compression", "interface", "reference", "build"]
+Cause = Literal["wrong function", "fp16", "compression", "interface", "embedding", "build"]
 
 BLOCKS = ("smollm2:L01", "smollm2:L15", "smollm2:L29")
 HEAD = ("smollm2:head.1",)

@@ -47,10 +47,15 @@ def _of(*cases: str, shard: str = "L01") -> tuple[str, ...]:
     return tuple(f"{PREFIX}{case}" if ":" in case else f"{PREFIX}{case}:{shard}" for case in cases)
 
 
-def _rows(kind: str, shards: tuple[str, ...], *rows: tuple[str, str, Put]) -> list[Fault]:
-    """Faults of one key: name, what is read wrongly, and how."""
-    named = ((f"key-{name}", what, put, {"place": "reading"}) for name, what, put in rows)
-    return faults(f"key: {kind}", shards, *named)
+def _rows(
+    kind: str, shards: tuple[str, ...], *rows: tuple[str, str, Put], equivalent: str = ""
+) -> list[Fault]:
+    """Faults of one key: name, what is read wrongly, and how; the reason where none has effect."""
+    same = dict.fromkeys(shards, equivalent) if equivalent else {}
+    fields = {"place": "reading", "equivalent": same}
+    return faults(
+        f"key: {kind}", shards, *((f"key-{n}", what, put, fields) for n, what, put in rows)
+    )
 
 
 def _models(*cases: str) -> tuple[str, ...]:
@@ -101,7 +106,6 @@ _UNTIED = _of(
     "smollm3-window-biases", "granite", "gemma4-untied", "zaya-untied-mqa-bf16", shard="head.0",
 )  # fmt: skip
 _CAPPED = _of("gemma2-caps", "gemma3-linear-bf16", "gemma4-values-cap-bf16", shard="head.0")
-_UNCAPPED = _of(*_SILU, *_MIXED, "gemma3", "gemma4", "zaya", shard="head.0")
 
 
 def _reversed_experts(c: Any, w: Any) -> Any:
@@ -143,6 +147,7 @@ def _unnormed(c: Any, w: Any) -> Any:
     return w._replace(norm=torch.ones_like(w.norm)) if isinstance(w, HeadWeights) else w
 
 
+_SAME_GELU = "the two differ by at most 0.0005, less than fp16 rounds what they are given"
 _ALL_OF = "experts.0|experts.1|experts.2|experts.3"
 ROPE = [
     *_rows("RoPE base", _TURNED,
@@ -193,12 +198,12 @@ ATTENTION = [
     *_rows("soft caps", _of("gemma2-caps"),
         ("score-cap-dropped", "scores have no cap", set_to(score_cap=None)),
         ("score-cap-doubled", "the cap of scores is twice as large", set_to(score_cap=4.0))),
-    *_rows("soft caps", _of(*(n for n in _DECODERS if n != "gemma2-caps"), *_GEMMA4),
+    *_rows("soft caps", _of("llama", "qwen3", "mixtral", "gemma3", "gemma4:L00.attn"),
         ("score-cap-added", "scores have a cap", set_to(score_cap=1.0))),
     *_rows("soft caps", _CAPPED,
         ("logit-cap-dropped", "logits have no cap", set_to(logit_cap=None)),
         ("logit-cap-doubled", "the cap of logits is twice as large", set_to(logit_cap=6.0))),
-    *_rows("soft caps", _UNCAPPED,
+    *_rows("soft caps", _of("llama", "granite", "gemma3", "gemma4", "zaya", shard="head.0"),
         ("logit-cap-added", "logits have a cap", set_to(logit_cap=1.0))),
     *_rows("window", _WINDOWED,
         ("window-dropped", "every position is seen", windows(lambda w: None)),
@@ -255,9 +260,11 @@ NETWORK = [
     *_rows("activation", _of("bert-no-types-relu"),
         ("bert-gelu", "GELU in place of ReLU", set_to(activation="erf"))),
     *_rows("activation", _of("bert-plain"),
-        ("bert-tanh", "GELU by tanh in place of the error function", set_to(activation="tanh"))),
+        ("bert-tanh", "GELU by tanh in place of the error function", set_to(activation="tanh")),
+        equivalent=_SAME_GELU),
     *_rows("activation", _of("bert-pre-training-tanh"),
-        ("bert-erf", "GELU by the error function in place of tanh", set_to(activation="erf"))),
+        ("bert-erf", "GELU by the error function in place of tanh", set_to(activation="erf")),
+        equivalent=_SAME_GELU),
     *_rows("norm offset", _NORM_OFFSETS,
         ("norm-offset", "norms compute x (1 + w) for x w, or x w for x (1 + w)", named(
             lambda n: {"norm_offset": 1.0 - n.norm_offset}))),
@@ -270,11 +277,11 @@ NETWORK = [
         ("post-norms-dropped", "what halves give is not normed", set_to(post_norms=False))),
     *_rows("multipliers", _of("granite", "granite-biases-tied"),
         ("residual-dropped", "what halves give is added whole", set_to(residual_scale=1.0))),
-    *_rows("multipliers", _of(*(n for n in _DECODERS if not n.startswith(("gemma", "granite")))),
+    *_rows("multipliers", _of(*_FEW),
         ("residual-added", "of what halves give 0.22 is added", set_to(residual_scale=0.22))),
     *_rows("multipliers", _of("granite:head.0"),
         ("logits-dropped", "logits are not divided", set_to(logit_scale=1.0))),
-    *_rows("multipliers", _of(*(n for n in _DECODERS if n != "granite"), shard="head.0"),
+    *_rows("multipliers", _of(*_FEW, shard="head.0"),
         ("logits-added", "logits are divided by 8", set_to(logit_scale=0.125))),
     *_rows("top-k normalisation", _of("mixtral", "qwen3-moe-normalized-steps",
                                       "qwen2-moe-window-steps", "gemma4:L00.p0"),
@@ -295,7 +302,7 @@ NETWORK = [
 TENSORS = [
     *_rows("tied head", _UNTIED,
         ("tied", "the head is the embedding's, and has rows of its own", set_to(tied=True))),
-    *_rows("order of rows", _of(*_DECODERS) + _SMOLLM2,
+    *_rows("order of rows", _of(*_FEW, "granite") + _SMOLLM2,
         ("paired", "rows of queries and keys are in pairs, or not, as the file has them not",
          named(lambda n: {"paired": not n.paired}))),
     *_rows("order of rows", _of("phi3-window"),
@@ -320,7 +327,7 @@ TENSORS = [
         ("neighbour", "the neighbour's weights", weights(_neighbours))),
     *_rows("names", _SMOLLM2,
         ("dead", "the network adds nothing", parts(_dead))),
-    *_rows("names", (*_HEAD, "smollm2:head.1"),
+    *_rows("names", (*_of(*_FEW, "gemma4", "zaya", shard="head.0"), "smollm2:head.1"),
         ("final-norm", "the last norm has no weight", parts(_unnormed))),
 ]  # fmt: skip
 

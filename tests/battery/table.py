@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT
 from tests.battery.run import GATED, Result
+from tests.battery.tiny import family_of, is_tiny
 
 CAUSES: Mapping[str, str] = {
     "wrong function": r"wrong function",
     "fp16": r"fp16|overflow|NaN|infinite",
     "compression": r"^(?!.*wrong function).*(compress|palett|tables|bits? inst|were to be|k-means)",
     "interface": r"interface|declare|input|output|state|range of T|T from|T of",
-    "reference": r"reference",
+    "embedding": r"agreement|embedding|KL",
     "build": r"could not be|cut short",
 }
 """How the first sentence of a verdict names each cause."""
@@ -26,6 +27,13 @@ _INTRODUCTION = """\
 `make battery` puts faults into shards and asks the gates. Each fault is in the artifact, or in what
 the host gives it, and never in the reference; each rewriting marked benign computes the same. This
 page is what the command printed.
+
+Keys are faults of the family's own reading of a model's files: one setting of the configuration, or
+one tensor, is read as another, by everything but the reference, which transformers reads. Each
+family's are put into tiny checkpoints that transformers saves. A reading for which the file has no
+tensor, or one of another shape, is refused when the model is opened, and not counted here. What the
+host embeds is in no shard: there the artifacts are the references themselves, and the behaviour
+gate is asked.
 
 A fault counts where it has an effect: where it changes what a shard adds by more than {effect} at
 some position of some probe, in float32, or in fp16 where only fp16 shows it. Faults of a package's
@@ -45,14 +53,17 @@ def page(results: Sequence[Result]) -> str:
     faults = [r for r in faults if r not in unbuilt]
     counted = [r for r in faults if r.effect > EFFECT]
     red = [r for r in counted if r.red]
-    kinds = _groups(counted, lambda r: FAULTS[r.fault].kind)
-    shards = _groups(counted, lambda r: r.shard)
+    kinds = _groups(counted, lambda r: FAULTS[r.fault].kind.partition(":")[0])
+    shards = _groups((r for r in counted if not is_tiny(r.shard)), lambda r: r.shard)
+    keys = [r for r in counted if FAULTS[r.fault].place == "reading"]
     causes = _groups(red, lambda r: FAULTS[r.fault].cause)
     names, others = len({r.fault for r in faults}), len({r.fault for r in benign})
     parts = {
         "By class": _table(
             ("class", *_HEAD), [_row(*g) for g in (*kinds.items(), ("all", counted))]
         ),
+        "By key": _keys("key", keys, lambda r: FAULTS[r.fault].kind.removeprefix("key: ")),
+        "Keys by family": _keys("family", keys, lambda r: family_of(r.shard)),
         "By shard": _table(("shard", *_HEAD), [_row(*g) for g in sorted(shards.items())]),
         "By cause": _table(
             ("cause", "red", "named", "share"),
@@ -91,6 +102,16 @@ def _row(name: str, results: Sequence[Result]) -> tuple[object, ...]:
     by = Counter(gate for r in red for gate in r.red)
     share = f"{len(red) / len(results):.1%}" if results else ""
     return name, len(results), len(red), share, *(by[gate] for gate in GATED), _named(red)[0]
+
+
+def _keys(head: str, results: Sequence[Result], of: Callable[[Result], str]) -> str:
+    rows = []
+    for name, some in (*sorted(_groups(results, of).items()), ("all", results)):
+        red = [r for r in some if r.red]
+        share = f"{len(red) / len(some):.1%}" if some else ""
+        rows.append((name, len({family_of(r.shard) for r in some}), len(some), len(red), share,
+                     _named(red)[0]))  # fmt: skip
+    return _table((head, "families", *_HEAD[:3], "right cause"), rows)
 
 
 def _faults(where: str, results: Sequence[Result]) -> str:

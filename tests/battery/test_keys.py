@@ -18,7 +18,7 @@ from pytest_ane.report.verdict import reasons
 from tests.battery import FAULTS
 from tests.battery.fault import Fault
 from tests.battery.run import RIGHT, verdicts
-from tests.battery.tiny import PREFIX, family_of
+from tests.battery.tiny import family_of, is_tiny
 from tests.forked import Forge
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +27,10 @@ PAIRS = [
     (fault, shard)
     for fault in KEYS.values()
     for shard in fault.shards
-    if shard.startswith(PREFIX) and shard not in fault.equivalent
+    if is_tiny(shard) and shard not in fault.equivalent
 ]
 QUICK = (
     ("key-theta-up", "tiny-llama:L01"),
-    ("key-scaling-dropped", "tiny-llama-llama3:L01"),
     ("key-window-pattern", "tiny-gemma2-caps:L00"),
     ("key-shares-of-chosen", "tiny-qwen3-moe:L01"),
     ("key-relu", "tiny-llama:L01"),
@@ -59,7 +58,7 @@ HAVE: Mapping[str, frozenset[str]] = {
     "query scale": EVERY - {"bert", "zaya"},
     "RoPE base": EVERY - {"bert"},
     "RoPE scaling": EVERY - {"bert"},
-    "soft caps": EVERY - {"bert"},
+    "soft caps": GEMMAS,
     "tied head": DECODERS - {"gemma2", "gemma3"} | {"gemma4", "zaya"},
     "tokens": EVERY,
     "top-k normalisation": SPARSE,
@@ -126,7 +125,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def families(kind: str) -> set[str]:
     shards = (s for fault in KEYS.values() if fault.kind == f"key: {kind}" for s in fault.shards)
-    return {family_of(s.partition(":")[0]) for s in shards if s.startswith(PREFIX)}
+    return {family_of(shard) for shard in shards}
 
 
 @pytest.mark.parametrize("kind", HAVE)
@@ -187,10 +186,11 @@ def test_an_own_family_that_forgets_gemma_s_offset(tmp_path: Path, forge: Forge)
     folder = tmp_path / "own"
     shutil.copytree(ROOT / "examples" / "own_family", folder)
     command = ["pytest", "--ane-manifest=shards.toml", "--ane-shards=L00", "-m", "gate"]
+    command += ["--ane-cache=cache"]
     right = forge.run(command, folder)
     assert right.returncode == 0, right.stdout
     code = folder / "vault_gemma.py"
     code.write_text(code.read_text().replace("norm_offset=1.0", "norm_offset=0.0"))
     wrong = forge.run(command, folder)
     assert wrong.returncode == 1, wrong.stdout
-    assert re.search(r"FAILED +vault:L00 +fidelity +wrong function: ", wrong.stdout)
+    assert re.search(r"vault:L00: fidelity failed;.*\n  - wrong function: ", wrong.stdout)

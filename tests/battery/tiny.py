@@ -45,9 +45,18 @@ MODELS: Mapping[str, Case | bert.Case] = {
 """By the names that they have in the battery."""
 
 
-def family_of(name: str) -> str:
-    """The family of one of the models."""
-    return getattr(MODELS[name], "family", "bert")
+def is_tiny(shard: str) -> bool:
+    """Whether a shard, by qualified id, or a model is one of these."""
+    return shard.startswith(PREFIX)
+
+
+def family_of(shard: str) -> str:
+    """The family of a shard, by qualified id, or of a model of the battery."""
+    name = shard.partition(":")[0]
+    return getattr(MODELS[name], "family", "bert") if is_tiny(name) else _OTHERS.get(name, name)
+
+
+_OTHERS = {"smollm2": "llama", "zaya1": "zaya"}
 
 
 def manifest_of(name: str, folder: Path) -> Path:
