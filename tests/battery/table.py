@@ -62,8 +62,8 @@ def page(results: Sequence[Result]) -> str:
         "By class": _table(
             ("class", *_HEAD), [_row(*g) for g in (*kinds.items(), ("all", counted))]
         ),
-        "By key": _keys("key", keys, lambda r: FAULTS[r.fault].kind.removeprefix("key: ")),
-        "Keys by family": _keys("family", keys, lambda r: family_of(r.shard)),
+        "By key": _keys(keys),
+        "Keys by family": _families(keys),
         "By shard": _table(("shard", *_HEAD), [_row(*g) for g in sorted(shards.items())]),
         "By cause": _table(
             ("cause", "red", "named", "share"),
@@ -104,14 +104,24 @@ def _row(name: str, results: Sequence[Result]) -> tuple[object, ...]:
     return name, len(results), len(red), share, *(by[gate] for gate in GATED), _named(red)[0]
 
 
-def _keys(head: str, results: Sequence[Result], of: Callable[[Result], str]) -> str:
-    rows = []
-    for name, some in (*sorted(_groups(results, of).items()), ("all", results)):
-        red = [r for r in some if r.red]
-        share = f"{len(red) / len(some):.1%}" if some else ""
-        rows.append((name, len({family_of(r.shard) for r in some}), len(some), len(red), share,
-                     _named(red)[0]))  # fmt: skip
-    return _table((head, "families", *_HEAD[:3], "right cause"), rows)
+def _keys(results: Sequence[Result]) -> str:
+    keys = _groups(results, lambda r: FAULTS[r.fault].kind.removeprefix("key: "))
+    rows = [
+        (name, len({family_of(r.shard) for r in some}), *_counts(some))
+        for name, some in (*sorted(keys.items()), ("all", results))
+    ]
+    return _table(("key", "families", *_HEAD[:3], "right cause"), rows)
+
+
+def _families(results: Sequence[Result]) -> str:
+    families = _groups(results, lambda r: family_of(r.shard))
+    rows = [(name, *_counts(some)) for name, some in sorted(families.items())]
+    return _table(("family", *_HEAD[:3], "right cause"), rows)
+
+
+def _counts(results: Sequence[Result]) -> tuple[object, ...]:
+    _, count, red, share, *_, right = _row("", results)
+    return count, red, share, right
 
 
 def _faults(where: str, results: Sequence[Result]) -> str:

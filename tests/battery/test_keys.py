@@ -18,6 +18,7 @@ from pytest_ane.report.verdict import reasons
 from tests.battery import FAULTS
 from tests.battery.fault import Fault
 from tests.battery.run import RIGHT, verdicts
+from tests.battery.table import CAUSES
 from tests.battery.tiny import family_of, is_tiny
 from tests.forked import Forge
 
@@ -150,7 +151,7 @@ def red(fault: Fault, shard: str, cache: Path) -> dict[str, str]:
 def is_red(fault: Fault, shard: str, cache: Path) -> None:
     found = red(fault, shard, cache)
     assert fault.gate in found
-    assert fault.gate == "behaviour" or found[fault.gate].startswith("wrong function: ")
+    assert re.search(CAUSES[fault.cause], found[fault.gate])
 
 
 @pytest.mark.parametrize(("name", "shard"), QUICK)
@@ -176,8 +177,11 @@ def test_every_key(fault: Fault, shard: str, cache: Path) -> None:
 @pytest.mark.parametrize("shard", sorted({shard for _, shard in PAIRS}))
 def test_every_shard_read_rightly(shard: str, cache: Path) -> None:
     found = red(FAULTS[RIGHT], shard, cache)
-    # An encoder's pooling has no weights to compress.
-    assert found.keys() <= ({"compression"} if shard.endswith("pooling") else set())
+    if ":" in shard:
+        # An encoder's pooling has no weights to compress.
+        assert found.keys() <= ({"compression"} if shard.endswith("pooling") else set())
+    else:  # One prompt of 20 tokens is too little for a whole model to be proven right.
+        assert not re.search(CAUSES["embedding"], found.get("behaviour", ""))
 
 
 @pytest.mark.heavy
