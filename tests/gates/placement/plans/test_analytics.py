@@ -35,8 +35,8 @@ def test_costs_are_shares_and_why_an_op_is_off_is_told() -> None:
     assert OPS["y"].why == "0.02 ms on ane, 0.03 ms on bnns, 0.03 ms on classic_cpu"
     assert OPS["l"].why == ""
     told = list(explain_plan(PLAN))
-    assert (
-        told[0] == "conv_ane=0/0 conv_non_ane=0 · compute 2/4 ANE · GPU 0 · CPU 2 · 1 at the boundary"
+    assert told[0] == (
+        "conv_ane=0/0 conv_non_ane=0 · compute 2/4 ANE · GPU 0 · CPU 2 · 1 at the boundary"
     )
     assert any(line.startswith("sinh ") and OPS["s"].why in line for line in told)
 
