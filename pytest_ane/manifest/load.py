@@ -24,7 +24,7 @@ from pytest_ane.manifest.checks import (
     shard_problems,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
-from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id, nearest
+from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id, named_by, nearest, selection_fault
 from pytest_ane.manifest.problems import (
     Layers,
     Problem,
@@ -241,7 +241,10 @@ class Resolver:
         self.problems += chain_problems(here, model, ids, self._folder)
         sentences, problems = read_sentences(here, model)
         self.problems += [*encoder_problems(here, model), *problems]
-        self.problems += canary_problems(here, model.canary, ids) if ids else ()
+        for term in model.canary if ids else ():
+            if fault := selection_fault(term, ids):
+                self.problems.append(at_value((*here, "canary"), term, fault))
+        canary = {shard for term in model.canary for shard in named_by(term, ids)}
         shards = [self._shard(here, model, shard, common, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
@@ -251,7 +254,7 @@ class Resolver:
             "name": name,
             "variant": model.variant or next(iter(VARIANTS.get(model.family or "", ())), None),
             "shards": tuple(shards),
-            "canary": canaries(model.canary, ids),
+            "canary": tuple(shard for shard in ids if shard in canary),
             "prompts": tuple(prompt.model_copy(update=greedy) for prompt in model.prompts),
             "sentences": sentences,
             "reference": reference,

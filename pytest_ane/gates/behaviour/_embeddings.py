@@ -37,12 +37,7 @@ _TIE = 0.01
 
 @dataclass(frozen=True)
 class TextResult:
-    """One text's embedding against the reference's.
-
-    Attributes:
-        cosine: of both; NaN where it is not finite, or zero.
-        relative: |a - b| / |b|, which sees a wrong norm too.
-    """
+    """One text's embedding against the reference's: `relative` L2 sees a wrong norm too."""
 
     text: str
     cosine: float
@@ -55,12 +50,7 @@ class TextResult:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How one query ranks the sentences.
-
-    Attributes:
-        expected: the reference's cosine of the query with each sentence; `actual` the shards'.
-        best: the sentence that the reference ranks first.
-    """
+    """A query's cosine with each sentence, and the one that the reference ranks first."""
 
     query: str
     expected: tuple[float, ...]
@@ -75,7 +65,6 @@ class Ranking:
 
     @cached_property
     def tau(self) -> float:
-        """`kendall` of both orders; NaN where a cosine is."""
         return kendall(self.expected, self.actual)
 
     @property
@@ -116,7 +105,7 @@ def measure_embeddings(
         for g, a, b in zip(golden, own, exact, strict=True)
     )
     queries = [g for g in golden if not g.sentence]
-    alone = forced(chain, queries, states).shards if states else ()
+    alone = forced(chain, queries, states)[0] if states else ()
     return Embeddings(texts, tuple(_rankings(golden, own, exact)), alone), own
 
 
@@ -167,7 +156,6 @@ def judge_embeddings(
     expect: Mapping[str, str],
     provenance: Mapping[str, Any],
 ) -> Verdict:
-    """Passed only if the reference ranks as expected and every threshold is kept."""
     if not measured.texts:
         reason = "There is no text to embed, so nothing was compared"
         return nothing("behaviour", model, reason, "add prompts", provenance=provenance)

@@ -118,12 +118,6 @@ def _is_tie(prompt: PromptResult) -> bool:
     return finite and prompt.leads[prompt.agreed] < TIE
 
 
-def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
-    """Whether a prompt has no bad position, and no other greedy text but by a tie."""
-    same = prompt.agreed == len(prompt.expected) or _is_tie(prompt)
-    return same and not any(_bad((prompt,), policy))
-
-
 def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
     """What a policy asks of figures, of logits or of an encoder's embeddings.
 
@@ -156,7 +150,8 @@ def _figures(
     """Statistics beside their limits, then the rest; `most` is for the reference's perplexity."""
     asked, prompts = limits(policy), behaviour.prompts
     first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
-    same = [p for p in prompts if _unchanged(p, policy)]
+    alike = [p for p in prompts if p.agreed == len(p.expected) or _is_tie(p)]
+    same = [p for p in alike if not any(_bad((p,), policy))]
     ties = sum(p.agreed < len(p.expected) for p in same)
     positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
     yield from limited(_statistics(summary), asked)
@@ -363,7 +358,6 @@ def _bad(
 
 
 def _positions(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
-    """Every position of every prompt, with the text of its own token."""
     rows = [
         (
             prompt.name,
@@ -399,7 +393,6 @@ def _wrong_reference(
     most: float | None,
     expect: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """One finding with all that is wrong with the reference."""
     perplexity, asked = summary.reference_perplexity, policy.max_reference_perplexity
     faults = [
         f"its greedy text of {prompt.name!r} is {prompt.expected_text!r} and "
