@@ -114,13 +114,9 @@ def parse(text: str, path: Path) -> Manifest:
 def package_manifest(*packages: Path) -> Manifest:
     """A manifest of packages without a reference, for `--ane-package`; or `ManifestError`."""
     for package in packages:
-        if not package.exists():
-            raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
         if not package.is_dir():
-            raise ManifestError(
-                f"--ane-package: {package} is a file; an .mlpackage is a folder with a "
-                "Manifest.json."
-            )
+            what = "is a file, and an .mlpackage a folder" if package.exists() else "does not exist"
+            raise ManifestError(f"--ane-package: {package} {what}; check the path.")
     shards = tuple(
         Shard(model="package", id=name, artifact=package.absolute(), reference="none")
         for name, package in zip(package_ids(packages), packages, strict=True)

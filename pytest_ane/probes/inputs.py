@@ -324,8 +324,6 @@ def constant(file: str, shape: Shape) -> Array:
     path, _, name = file.partition("#")
     try:
         array = _stored(Path(path), name)
-    except FileNotFoundError:
-        raise ValueError(f"is the constant {path}, which does not exist") from None
     except KeyError:
         raise ValueError(f"is the constant {file}, and the file has no array {name!r}") from None
     except (OSError, ValueError, TypeError, EOFError, BadZipFile, SafetensorError) as error:

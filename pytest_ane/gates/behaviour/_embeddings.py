@@ -101,18 +101,12 @@ def measure_embeddings(
     own = [chain.embedding(g.ids) for g in golden]
     exact = [g.logits for g in golden]
     texts = tuple(
-        TextResult(g.name, float(cosine(a, b)[0]), _relative(a, b))
+        TextResult(g.name, float(cosine(a, b)[0]), float(relative_l2(a, b)[0]))
         for g, a, b in zip(golden, own, exact, strict=True)
     )
     queries = [g for g in golden if not g.sentence]
     alone = forced(chain, queries, states)[0] if states else ()
     return Embeddings(texts, tuple(_rankings(golden, own, exact)), alone), own
-
-
-def lowest_cosine(own: Sequence[FloatArray], others: Sequence[FloatArray]) -> float:
-    """Of pairs of embeddings `[1, C]`, NaN if any is."""
-    cosines = [float(cosine(a, b)[0]) for a, b in zip(own, others, strict=True)]
-    return float(np.min(cosines, initial=1.0))
 
 
 def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:
@@ -127,10 +121,6 @@ def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:
     a, b = (np.subtract.outer(side, side) for side in (np.array(expected), np.array(actual)))
     apart = a >= _TIE
     return float(np.sign(b[apart]).mean()) if apart.any() else math.nan
-
-
-def _relative(a: FloatArray, b: FloatArray) -> float:
-    return float(relative_l2(a.astype(np.float64), b.astype(np.float64))[0])
 
 
 def _rankings(

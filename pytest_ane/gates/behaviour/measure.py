@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ane.gates.behaviour._embeddings import Embeddings, lowest_cosine, measure_embeddings
+import numpy as np
+
+from pytest_ane.gates.behaviour._embeddings import Embeddings, measure_embeddings
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import (
@@ -16,6 +18,7 @@ from pytest_ane.mlprogram.metrics.logits import (
     compare_logits,
     likeliest,
 )
+from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.probes.exact_chain import (
     GoldenPrompt,
@@ -117,7 +120,9 @@ def measure(
     if chain.embeds:
         embeddings, own = measure_embeddings(chain, golden, states)
         if typed is not None:
-            more["costs"] = {"cosine": lowest_cosine(own, [typed.embedding(g.ids) for g in golden])}
+            pairs = zip(own, (typed.embedding(g.ids) for g in golden), strict=True)
+            cosines = [cosine(a, b)[0] for a, b in pairs]
+            more["costs"] = {"cosine": float(np.min(cosines, initial=1.0))}  # NaN if any is.
         measured = Behaviour((), (), dict(provenance), embeddings=embeddings)
     else:
         answers, prompts, alone, drift = _run(chain, golden, states, decode)

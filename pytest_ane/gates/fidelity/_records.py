@@ -170,9 +170,7 @@ class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
     Attributes:
-        comparisons: one for each output of each probe.
-        compared: whether there is a reference.
-        provenance: backend, machine, versions, digests.
+        comparisons: one for each output of each probe; `compared` if there is a reference.
         budget: what function, fp16 and compression cost by themselves; None where the uncompressed
             program is not known.
         total: the artifact's whole error as its types say; None without a budget.
