@@ -12,11 +12,7 @@ from pytest_ane.mlprogram.errors import UnprovenError
 
 
 def simulator(backend: Backend) -> SimulatingBackend:
-    """A backend in the ANE's arithmetic.
-
-    Raises:
-        UnprovenError: it is a device, which computes in its own.
-    """
+    """A backend in the ANE's arithmetic; `UnprovenError` of a device, which has its own."""
     if (simulated := backend.simulated()) is None:
         raise UnprovenError(
             f"nothing was computed in arithmetic 'ane' ({SIMULATED}); measure it on pytest-ane's "
@@ -28,10 +24,7 @@ def simulator(backend: Backend) -> SimulatingBackend:
 def in_arithmetic(
     verdict: Verdict, arithmetic: Arithmetic, rules: RuleShares, costs: Iterable[Figure]
 ) -> Verdict:
-    """A verdict with what there is to say of the arithmetic that was measured in; `typed` as it is.
-
-    `costs` tell how far it is from the same as typed.
-    """
+    """A verdict with what the arithmetic `costs`, and with its rules; one as typed as it is."""
     if arithmetic == "typed":
         return verdict
     return replace(
@@ -56,7 +49,7 @@ def rule_figures(rules: RuleShares) -> Iterator[Figure]:
 
 
 def unknown_rules(rules: RuleShares) -> Iterator[Finding]:
-    """A note on what has no rule."""
+    """A note on operations without a rule."""
     if rules.unknown:
         share = rules.shares_of_operations["unknown"]
         yield Finding(

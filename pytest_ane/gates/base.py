@@ -29,9 +29,8 @@ Environment: TypeAlias = Mapping[str, str]
 class GateTest(NamedTuple):
     """One test of a gate: its key in runs, ledgers and clusters.
 
-    Attributes:
-        subject: a shard's qualified id, or a model's name.
-        arithmetic: `typed` also where a gate's measurement does not depend on it.
+    Its subject is a shard's qualified id or a model's name, its arithmetic `typed` also where the
+    gate's measurement does not depend on it.
     """
 
     gate: str
@@ -99,43 +98,26 @@ class ShardContext(Protocol):
 
 
 class ModelContext(Protocol):
-    """What measuring a whole model takes."""
+    """What measuring a whole model takes.
 
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """In which `chain` computes."""
+    Attributes:
+        arithmetic: in which `chain` computes.
+        chain: all artifacts, loaded, in running order; `typed` computes as their types say.
+        rules: by which of the ANE's rules `chain` computed so far.
+        golden: what the reference says to the golden prompts.
+        has_states: whether the reference tells the hidden states in `states`.
+        decode: spells token ids.
+    """
 
-    @property
-    def chain(self) -> Chain:
-        """All artifacts, loaded and chained in running order."""
-
-    @property
-    def typed(self) -> Chain:
-        """The same as the programs' types say."""
-
-    @property
-    def rules(self) -> RuleShares:
-        """By which of the ANE's rules `chain` computed so far."""
-
-    @property
-    def golden(self) -> Sequence[GoldenPrompt]:
-        """What the reference says to the golden prompts."""
-
-    @property
-    def states(self) -> ReferenceStates:
-        """The reference's hidden states of a prompt entering and leaving a block."""
-
-    @property
-    def has_states(self) -> bool:
-        """Whether the reference tells these."""
-
-    @property
-    def decode(self) -> Callable[[Sequence[int]], str]:
-        """The text of token ids."""
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """Backend, machine, versions, and every artifact's digest."""
+    arithmetic: Arithmetic
+    chain: Chain
+    typed: Chain
+    rules: RuleShares
+    golden: Sequence[GoldenPrompt]
+    states: ReferenceStates
+    has_states: bool
+    decode: Callable[[Sequence[int]], str]
+    provenance: Mapping[str, Any]
 
 
 class Gate(ABC, Generic[M]):
@@ -212,11 +194,7 @@ class Gate(ABC, Generic[M]):
 
     @abstractmethod
     def measure(self, context: Any) -> M:
-        """Measure a shard (`ShardContext`) or a model (`ModelContext`).
-
-        Raises:
-            AneError: it cannot be measured.
-        """
+        """Measure a shard (`ShardContext`) or a model (`ModelContext`), or raise `AneError`."""
 
     @abstractmethod
     def judge(self, measurement: M, policy: Any, subject: Any) -> Verdict:

@@ -46,12 +46,7 @@ def some(names: Iterable[object], most: int) -> str:
 
 
 class Bound(NamedTuple):
-    """What a policy asks of a figure.
-
-    Attributes:
-        limit: the value itself passes.
-        good: the side of it that passes.
-    """
+    """What a policy asks of a figure: a limit, which itself passes, and its good side."""
 
     limit: float
     good: Side
@@ -171,13 +166,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table; unit, limit and good side are as of a `Figure`.
 
-    Attributes:
-        unit: as of a `Figure`, for numbers.
-        limit: what the policy asks for, shown in the head; `good` the side that passes.
-        good: as of a `Figure`.
-        bar: whether the page draws numbers as bars too, for histograms.
+    With `bar`, the page draws numbers as bars too, for histograms.
     """
 
     title: str
@@ -191,11 +182,8 @@ class Column:
 class Table:
     """Rows behind a verdict, the worst first; a cell that is not known is None.
 
-    Attributes:
-        title: its head, for people.
-        columns: one for each cell of a row.
-        name: how programs find it: `probes`.
-        listed: whether the terminal prints it; others are there for pictures and JSON.
+    Programs find it by its name, such as `probes`. The terminal prints it if it is `listed`; others
+    are there for pictures and JSON.
     """
 
     title: str

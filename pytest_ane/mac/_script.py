@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from pytest_ane.manifest.evidence import ComputeUnits
+from pytest_ane.manifest.policy import ComputeUnits
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import RecordingError
 from pytest_ane.mlprogram.strict_json import first_error

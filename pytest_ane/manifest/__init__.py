@@ -11,11 +11,10 @@ from pytest_ane.manifest.compression import (
     Step,
     Uncompressed,
 )
-from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
 from pytest_ane.manifest.ids import select
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.load import load, package_ids, package_manifest, parse, read_compression
-from pytest_ane.manifest.policy import Policy
+from pytest_ane.manifest.policy import ComputeUnits, EvidencePolicy, Policy
 from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
 from pytest_ane.manifest.tables import FAMILIES, json_schema
 

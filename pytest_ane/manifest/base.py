@@ -73,13 +73,11 @@ class Form:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Validate by the pattern after whatever the type asks for."""
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The type's JSON Schema with the pattern, so that editors check it too."""
         return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
 
     def _check(self, text: str) -> str:
@@ -97,7 +95,6 @@ class OrText:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The type's JSON Schema, or a text."""
         return {"anyOf": [{"type": "string", "pattern": f"^(?:{self.pattern})$"}, handler(schema)]}
 
 

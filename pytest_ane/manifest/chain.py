@@ -22,8 +22,6 @@ FIRST = "x"
 """The stream that a chain begins with."""
 
 Mode: TypeAlias = Literal["set", "add", "append"]
-
-
 Port = Annotated[str, Form(".+", "must be the name of a package's input or output")]
 Stream = Annotated[str, Form(STREAM, "must be a stream's name: letters, digits, '_', '-' and '.'")]
 Channels = Annotated[

@@ -12,7 +12,7 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
-from pytest_ane.manifest.records import GOLDEN
+from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, OF_PROMPTS
 from pytest_ane.manifest.tables import ENCODERS, FAMILIES, VARIANTS, Common, ModelTable, ShardTable
 
 _CODE = "a module in the manifest's folder or an installed one"
@@ -183,13 +183,11 @@ def setting_problems(
     """Probes without prompts, family or room."""
     probes = settings.probes
     lacking = {
-        "golden prompts to capture from": (
-            () if model.prompts and model.family else probes.of_prompts
-        ),
-        "a family": () if model.family else probes.of_families,
+        "golden prompts to capture from": () if model.prompts and model.family else OF_PROMPTS,
+        "a family": () if model.family else OF_FAMILIES,
     }
-    for what, kinds in lacking.items():
-        if kinds:
+    for what, those in lacking.items():
+        if kinds := [kind for kind in probes.kinds if kind in those]:
             message = f"{' and '.join(kinds)}: give {what}, or leave that out"
             yield at_value(layers.origin(("probes", "kinds")), list(probes.kinds), message)
     for index, length in enumerate(probes.lengths):

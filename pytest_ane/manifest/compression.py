@@ -29,8 +29,6 @@ Threshold = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Ratio = Annotated[tuple[Positive, Positive], Strict(False)]
-
-
 Glob = Annotated[str, Field(min_length=1)]
 OpType = Literal[
     "add", "batch_norm", "concat", "conv", "conv_transpose", "einsum", "gather",
@@ -242,8 +240,6 @@ _KINDS: dict[str, type[Method]] = {
     "prune": Prune,
     "none": Uncompressed,
 }
-
-
 _JOINT = {
     *(f"prune then {rest}" for rest in ("palettize", "linear", "palettize then linear")),
     *(f"palettize then {rest}" for rest in ("linear", "prune", "prune then linear")),

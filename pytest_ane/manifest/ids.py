@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import groupby, product
 from random import Random
 
-from pytest_ane.manifest.base import KeyPath
-from pytest_ane.manifest.problems import Problem, at_value, label
+from pytest_ane.manifest.problems import label
 from pytest_ane.manifest.records import Manifest, Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.text import ID
@@ -138,8 +138,6 @@ def expand(texts: list[str]) -> tuple[str, ...]:
 
 def nearest(text: str, ids: Sequence[str]) -> str:
     """The end of a sentence about an unknown id: the nearest ids, or else what there is."""
-    from difflib import get_close_matches
-
     distinct = list(dict.fromkeys(ids))
     if near := get_close_matches(text, distinct, cutoff=0.4):
         return f"nearest: {', '.join(near)}"
@@ -185,12 +183,12 @@ def _in_pool(pool: Sequence[Shard], text: str, term: str, option: str) -> Sequen
         return _sample(pool, text.partition(":")[2].strip(), term, option)
     ids = [shard.id for shard in pool]
     try:
-        fault = _fault(text, ids)
+        fault = selection_fault(text, ids)
     except ValueError as error:
         raise ManifestError(f"{option}: {error}.") from None
-    if fault is not None:
+    if fault:
         raise ManifestError(f"{option}: {term!r} {fault}.")
-    named = set(_named(text, ids))
+    named = set(named_by(text, ids))
     return [shard for shard in pool if shard.id in named]
 
 
@@ -210,29 +208,16 @@ def _sample(pool: Sequence[Shard], number: str, term: str, option: str) -> Seque
     return [pool[0], *(pool[i] for i in middle), pool[-1]]
 
 
-def canaries(terms: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
-    """The shards that ids, ranges and globs name, in the model's order."""
-    named = {shard for term in terms for shard in _named(term, ids)}
-    return tuple(shard for shard in ids if shard in named)
-
-
-def canary_problems(here: KeyPath, terms: Sequence[str], ids: Sequence[str]) -> Iterator[Problem]:
-    """Terms that name a shard which does not exist, or none."""
-    for term in terms:
-        if fault := _fault(term, ids):
-            yield at_value((*here, "canary"), term, fault)
-
-
-def _fault(term: str, ids: Sequence[str]) -> str | None:
-    """What is wrong with a term that names no shard, or one that does not exist."""
-    missing = next((shard for shard in _named(term, ids) or [term] if shard not in ids), None)
+def selection_fault(term: str, ids: Sequence[str]) -> str:
+    """What is wrong with a term that names no shard, or one that does not exist; else empty."""
+    missing = next((shard for shard in named_by(term, ids) or [term] if shard not in ids), None)
     if missing is None:
-        return None
+        return ""
     fault = "matches no shard" if missing == term else f"takes in {missing}, which does not exist"
     return f"{fault}; {nearest(missing, ids)}"
 
 
-def _named(term: str, ids: Sequence[str]) -> list[str]:
+def named_by(term: str, ids: Sequence[str]) -> list[str]:
     """The ids that an id, a glob or a range names; those of a range may not exist.
 
     A shard's id names all functions of its package. Brackets at a glob's end are a function,
@@ -244,13 +229,9 @@ def _named(term: str, ids: Sequence[str]) -> list[str]:
     for shard in ids:
         functions.setdefault(without_function(shard)[0], []).append(shard)
     if is_glob(term):
-        return [id for id in ids if _matches(without_function(id), without_function(term))] or [
-            id for shard in functions if fnmatchcase(shard, term) for id in functions[shard]
-        ]
+        glob = without_function(term)
+        exact = [id for id in ids if glob[1] and all(map(fnmatchcase, without_function(id), glob))]
+        shards = (shard for shard in functions if fnmatchcase(shard, term))
+        return exact or [id for shard in shards for id in functions[shard]]
     names = [term] if term in functions else as_range(term) or []
     return [id for shard in names for id in functions.get(shard, [shard])]
-
-
-def _matches(id: tuple[str, str], glob: tuple[str, str]) -> bool:
-    """Whether a glob for a function of a package matches one."""
-    return bool(glob[1]) and all(map(fnmatchcase, id, glob))

@@ -24,7 +24,7 @@ from pytest_ane.manifest.checks import (
     shard_problems,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
-from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id, nearest
+from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id, named_by, nearest, selection_fault
 from pytest_ane.manifest.problems import (
     Layers,
     Problem,
@@ -114,13 +114,9 @@ def parse(text: str, path: Path) -> Manifest:
 def package_manifest(*packages: Path) -> Manifest:
     """A manifest of packages without a reference, for `--ane-package`; or `ManifestError`."""
     for package in packages:
-        if not package.exists():
-            raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
         if not package.is_dir():
-            raise ManifestError(
-                f"--ane-package: {package} is a file; an .mlpackage is a folder with a "
-                "Manifest.json."
-            )
+            what = "is a file, and an .mlpackage a folder" if package.exists() else "does not exist"
+            raise ManifestError(f"--ane-package: {package} {what}; check the path.")
     shards = tuple(
         Shard(model="package", id=name, artifact=package.absolute(), reference="none")
         for name, package in zip(package_ids(packages), packages, strict=True)
@@ -241,7 +237,10 @@ class Resolver:
         self.problems += chain_problems(here, model, ids, self._folder)
         sentences, problems = read_sentences(here, model)
         self.problems += [*encoder_problems(here, model), *problems]
-        self.problems += canary_problems(here, model.canary, ids) if ids else ()
+        for term in model.canary if ids else ():
+            if fault := selection_fault(term, ids):
+                self.problems.append(at_value((*here, "canary"), term, fault))
+        canary = {shard for term in model.canary for shard in named_by(term, ids)}
         shards = [self._shard(here, model, shard, common, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
@@ -251,7 +250,7 @@ class Resolver:
             "name": name,
             "variant": model.variant or next(iter(VARIANTS.get(model.family or "", ())), None),
             "shards": tuple(shards),
-            "canary": canaries(model.canary, ids),
+            "canary": tuple(shard for shard in ids if shard in canary),
             "prompts": tuple(prompt.model_copy(update=greedy) for prompt in model.prompts),
             "sentences": sentences,
             "reference": reference,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,6 @@ def depth(table: Any, path: Sequence[str | int]) -> int:
             return count
         table = table[part]
     return len(path)
-
-
-def value_at(table: Any, path: Sequence[str | int]) -> Any:
-    """What a path leads to; `None` where it leads nowhere."""
-    for part in path:
-        if not _leads(table, part):
-            return None
-        table = table[part]
-    return table
 
 
 def written(table: Any, location: Sequence[str | int]) -> KeyPath:
@@ -214,7 +206,8 @@ def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Proble
         return at_key(layers.origin(path), unknown(str(path[-1]), record))
     if kind == "union_tag_invalid":
         path = (*path, "method")
-    return at_value(layers.origin(path), value_at(table, path), said(error))
+    value = reduce(getitem, path, table) if depth(table, path) == len(path) else None
+    return at_value(layers.origin(path), value, said(error))
 
 
 def said(error: ErrorDetails) -> str:

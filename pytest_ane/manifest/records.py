@@ -40,8 +40,6 @@ Arithmetics = Annotated[
     WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE, "minItems": 1}]}),
 ]
 """One arithmetic, or both."""
-
-
 Digest = Annotated[
     str,
     Form("[0-9A-Fa-f]{64}", "must be a SHA-256 digest, 64 hexadecimal digits"),
@@ -100,6 +98,7 @@ ProbeKind: TypeAlias = Literal[
     "gaussian", "unit-norm", "captured", "outlier", "extreme", "massive", "ragged", "rewrite"
 ]
 OF_FAMILIES: tuple[ProbeKind, ...] = ("massive", "ragged", "rewrite")
+"""Kinds whose calls only a family knows how to make."""
 
 
 class Probes(Record):
@@ -135,11 +134,6 @@ class Probes(Record):
     def of_prompts(self) -> tuple[str, ...]:
         """The kinds that are made from the states of golden prompts."""
         return tuple(kind for kind in self.kinds if kind in OF_PROMPTS)
-
-    @property
-    def of_families(self) -> tuple[str, ...]:
-        """The kinds whose calls only a family knows how to make."""
-        return tuple(kind for kind in self.kinds if kind in OF_FAMILIES)
 
 
 class Prompt(Record):

@@ -70,8 +70,6 @@ Terms = Annotated[
     BeforeValidator(_terms),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
-
-
 FAMILIES = (
     "bert",
     "gemma2",
@@ -99,8 +97,6 @@ Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such
 Builder = Annotated[
     str, Form(rf"{_MODULE}:[A-Za-z_]\w*", "must be a module and a function, 'module:function'")
 ]
-
-
 ChainReference = Annotated[
     str,
     Form(

@@ -16,7 +16,7 @@ from pytest_ane.gates.base import Gate
 from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding, Verdict, nothing
 from pytest_ane.manifest import Policy, Shard
-from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.manifest.policy import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import _workspace as workspace

@@ -14,8 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,6 +21,7 @@ import numpy as np
 
 from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Input
+from pytest_ane.manifest.ids import nearest
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
@@ -40,7 +39,6 @@ from pytest_ane.mlprogram.records import (
     Value,
     ValueType,
 )
-from pytest_ane.probes.cases import Case
 from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
 from pytest_ane.probes.seeded import KINDS
 
@@ -74,19 +72,14 @@ def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]
     """Raise `ProgramError` where an input that the manifest names is none of a package or shard."""
     for name in tables:
         if name not in names:
-            close = get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "correct the name or take it out."
             raise ProgramError(
-                f"{subject}: has no input {name!r}, which the manifest names; inputs: "
-                f"{', '.join(names) or 'none'}; {hint}"
+                f"{subject}: has no input {name!r}, which the manifest names; "
+                f"{nearest(name, names)}."
             )
 
 
 def from_manifest(spec: Input) -> Domain:
     """What an input is drawn from because the manifest says so."""
-    if spec.pictures:
-        names = ", ".join(Path(file).name for file in spec.pictures)
-        return Domain("manifest", spec, f"image: {names}, as the manifest says")
     return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
 
@@ -108,38 +101,6 @@ def _domain(feature: Feature, table: Input | None, implied: Domain | None) -> Do
 def may_be_left_out(feature: Feature) -> bool:
     """Whether an input is an optional number, such as a threshold of a suppression."""
     return feature.optional and feature.kind in NUMBERS
-
-
-@dataclass(frozen=True)
-class Exercised:
-    """What the cases exercised of one input, and how many of its domain's ids were drawn."""
-
-    name: str
-    domain: Domain
-    count: int | None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every id was drawn, or a sample is enough."""
-        spec = self.domain.input
-        return self.count == self.domain.count or (spec is not None and spec.sample)
-
-    def __str__(self) -> str:
-        """As a sentence: what it was drawn from, and how many ids of how many were drawn."""
-        if self.count is None:
-            return self.domain.sentence
-        return f"{self.domain.sentence}; {self.count:,} of {self.domain.count:,} drawn"
-
-
-def exercised(cases: Sequence[Case]) -> tuple[Exercised, ...]:
-    """What cases exercised of each input, over all of their calls."""
-    known = {name: domain for case in cases for name, domain in case.domains.items()}
-    found = []
-    for name, domain in known.items():
-        calls = [call[name] for case in cases for call in case.calls if name in call]
-        ids = {int(i) for values in calls for i in np.unique(values)} if domain.count else None
-        found.append(Exercised(name, domain, None if ids is None else len(ids)))
-    return tuple(found)
 
 
 def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
@@ -188,8 +149,6 @@ _Use: TypeAlias = "tuple[Operation, str, bool]"
 
 
 class _Graph:
-    """The operations of a function by what they take."""
-
     def __init__(self, function: Function) -> None:
         self._stateful = any(isinstance(named.type, StateType) for named in function.inputs)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
@@ -401,7 +360,6 @@ class Sampler:
 
 
 def _typed(feature: Feature, spec: Input, values: Array) -> Array:
-    """Values in the type that a feature takes: bytes of an image, float32, or int32."""
     if feature.dtype in FLOATS:
         return values.astype(np.float32)
     # A positive value does not become 0.

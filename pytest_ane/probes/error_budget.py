@@ -329,7 +329,6 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
 
 
 def _overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
-    """The first operation whose result fp16 does not hold, on the probes."""
     session = Session(read_model(package, function=function), "float32")
     names = session.computed
     largest: dict[str, float] = {}

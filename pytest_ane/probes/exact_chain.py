@@ -119,7 +119,6 @@ def record_golden(
 def _answered(
     chain: Chain, prompt: TokenPrompt, known: Sequence[int], most: int, ends: Collection[int]
 ) -> tuple[int, ...]:
-    """Up to `most` tokens of the greedy answer, which begins with the `known` ones."""
     tokens = [*known]
     while len(tokens) < most and not {*tokens} & {*ends}:
         row = Decoder(chain, [*prompt.ids, *tokens]).logits()[0]
@@ -244,19 +243,13 @@ class ShardAlone:
         return math.isnan(self.cosine) or math.isnan(self.error)
 
 
-@dataclass(frozen=True)
-class Forced:
-    """Figures of every shard under teacher forcing, and of the heads by prompt.
+def forced(
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
+) -> tuple[tuple[ShardAlone, ...], tuple[Head | None, ...]]:
+    """Figures of every shard of a chain under teacher forcing, and of the heads by prompt.
 
     Shards that rightly give only zeros are left out; a prompt of one position has no head.
     """
-
-    shards: tuple[ShardAlone, ...]
-    heads: tuple[Head | None, ...]
-
-
-def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates) -> Forced:
-    """Figures of every shard of a chain under teacher forcing, in the prompts' order."""
     shards: list[ShardAlone] = []
     slices: list[list[FloatArray]] = [[] for _ in golden]
     for shard in teacher_forced(chain, golden, states):
@@ -269,7 +262,7 @@ def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
             for logits, own in zip(slices, shard.own, strict=True):
                 logits.append(own)
     heads = (_head(prompt.logits, parts) for prompt, parts in zip(golden, slices, strict=True))
-    return Forced(tuple(shards), tuple(heads))
+    return tuple(shards), tuple(heads)
 
 
 @dataclass(frozen=True)

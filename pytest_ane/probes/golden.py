@@ -242,7 +242,6 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
 
 
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
-    """In the artifact's own inputs and outputs."""
     kinds = output_kinds(runner.model)
     declared = {feature.name for feature in runner.inputs}
     needed = {feature.name for feature in runner.inputs if not may_be_left_out(feature)}

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from pytest_ane.manifest.inputs import Input, InputKind
 from pytest_ane.mlprogram.arrays import Array, DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor.interface import open_picture
-from pytest_ane.probes.seeded import generator, normals
+from pytest_ane.probes.seeded import generator, normals, single, words
 
 Shape = tuple[int, ...]
 COVERED = 1 << 16
@@ -102,12 +102,12 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
     bits, (low, high) = call.bits, spec.bounds
     match spec.kind:
         case "normal":
-            return _single(spec.deviation * normals(bits, shape))
+            return single(spec.deviation * normals(bits, shape))
         case "uniform":
-            return _single(low + (high - low) * _shares(bits, shape))
+            return single(low + (high - low) * _shares(bits, shape))
         case "positive":
             sizes = np.maximum(np.abs(normals(bits, shape)), _LEAST)
-            return _single(spec.deviation * sizes)
+            return single(spec.deviation * sizes)
         case "ids":
             assert spec.count is not None
             return ids(call.order, bits, shape, spec.count, call.first)
@@ -139,7 +139,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
             return routing(spec, bits, shape, axes, call.start + call.number)
         case "rope-cos" | "rope-sin":
             angles = rope_angles(spec, shape, axes, rows, own)
-            return _single(np.cos(angles) if spec.kind == "rope-cos" else np.sin(angles))
+            return single(np.cos(angles) if spec.kind == "rope-cos" else np.sin(angles))
 
 
 class Axes(NamedTuple):
@@ -210,7 +210,7 @@ def ids(
     took the `first` ids; `bits` are this call's own.
     """
     size = math.prod(shape)
-    values = (_words(bits, (size,)) % np.uint64(count)).astype(np.int64)
+    values = (words(bits, (size,)) % np.uint64(count)).astype(np.int64)
     every = np.array([count - 1, 0])
     if count <= COVERED:
         every = np.argsort(order.random_raw(count), kind="stable")
@@ -253,8 +253,8 @@ def routing(spec: Input, bits: np.random.PCG64, shape: Shape, axes: Axes, phase:
     if active > experts:
         raise ValueError(f"has {experts} experts along axis {axes.own}, and active = {active}")
     count = 1 if axes.positions is None else shape[axes.positions]
-    chosen = np.argsort(_words(bits, (count, experts)), axis=1, kind="stable") < active
-    weights = np.where(chosen, 1.0 + _single(_shares(bits, (count, experts))), 0.0)
+    chosen = np.argsort(words(bits, (count, experts)), axis=1, kind="stable") < active
+    weights = np.where(chosen, 1.0 + single(_shares(bits, (count, experts))), 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[(np.arange(count) + phase) % _IDLE == 1] = 0.0
     return _placed(weights, shape, axes)
@@ -269,10 +269,10 @@ def image(
     and columns are the last two axes, or the two before where at most 4 channels come last.
     """
     if noise:
-        steps = (_words(bits, shape) >> np.uint64(56)).astype(np.float64)
+        steps = (words(bits, shape) >> np.uint64(56)).astype(np.float64)
     else:
         steps = _gradient(bits, shape)
-    return _single(low + (high - low) * steps / _STEPS)
+    return single(low + (high - low) * steps / _STEPS)
 
 
 def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> FloatArray:
@@ -295,7 +295,7 @@ def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> F
     steps = np.asarray(resized, np.float64).reshape(height, width, channels)
     planes = steps if last else np.moveaxis(steps, -1, 0)
     planes = np.broadcast_to(planes.reshape(planes.shape[-len(shape) :]), shape)
-    return _single(low + (high - low) * planes / _STEPS)
+    return single(low + (high - low) * planes / _STEPS)
 
 
 def _channels_last(shape: Shape) -> bool:
@@ -306,7 +306,7 @@ def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
     last = _channels_last(shape)
     planes = (*shape[:-3], shape[-1], *shape[-3:-1]) if last else shape
     height, width = (1, 1, *planes)[-2:]
-    corners = (_words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)
+    corners = (words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)
     corners[:, 0], corners[:, 3] = 0, _STEPS
     y = np.linspace(0, 1, height)[:, None]
     x = np.linspace(0, 1, width)
@@ -324,8 +324,6 @@ def constant(file: str, shape: Shape) -> Array:
     path, _, name = file.partition("#")
     try:
         array = _stored(Path(path), name)
-    except FileNotFoundError:
-        raise ValueError(f"is the constant {path}, which does not exist") from None
     except KeyError:
         raise ValueError(f"is the constant {file}, and the file has no array {name!r}") from None
     except (OSError, ValueError, TypeError, EOFError, BadZipFile, SafetensorError) as error:
@@ -352,19 +350,10 @@ def _stored(path: Path, name: str) -> Array:
         return array
 
 
-def _single(values: DoubleArray) -> FloatArray:
-    return values.astype(np.float32)
-
-
 def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
     """Uniform numbers from 0 to below 1."""
-    shares: DoubleArray = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    shares: DoubleArray = (words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return shares
-
-
-def _words(bits: np.random.PCG64, shape: Shape) -> Array:
-    words: Array = np.asarray(bits.random_raw(math.prod(shape)), np.uint64).reshape(shape)
-    return words
 
 
 def _grid(shape: Shape, axes: Axes, start: int) -> tuple[Array, Array]:
@@ -382,4 +371,4 @@ def _spread(rows: DoubleArray, shape: Shape, axes: Axes) -> DoubleArray:
 
 
 def _placed(rows: DoubleArray, shape: Shape, axes: Axes) -> FloatArray:
-    return _single(_spread(rows, shape, axes))
+    return single(_spread(rows, shape, axes))

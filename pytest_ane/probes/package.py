@@ -324,7 +324,6 @@ def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
 
 
 def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
-    """Draws the inputs that the manifest names."""
     check_names(shard.qualified, shard.inputs, [port.name for port in ports])
     features = (
         Feature(p.name, DType.FP16, (), tuple(

@@ -67,7 +67,7 @@ _SERIES = tuple(1.0 / (2 * k + 1) for k in range(12))
 def gaussian(bits: np.random.PCG64, shape: tuple[int, ...]) -> FloatArray:
     """Standard normal values scaled to a root mean square of exactly 1 over the whole array."""
     x = normals(bits, shape)
-    return _single(x / math.sqrt(_squares(x) / x.size))
+    return single(x / math.sqrt(_squares(x) / x.size))
 
 
 def unit_norm(bits: np.random.PCG64, shape: tuple[int, ...]) -> FloatArray:
@@ -79,7 +79,7 @@ def unit_norm(bits: np.random.PCG64, shape: tuple[int, ...]) -> FloatArray:
     x = normals(bits, shape)
     rows = x.reshape(-1, shape[-1])
     norms = np.sqrt([_squares(row) for row in rows]).reshape(*shape[:-1], 1)
-    return _single(x / norms)
+    return single(x / norms)
 
 
 KINDS = {"gaussian": gaussian, "unit-norm": unit_norm}
@@ -121,13 +121,13 @@ def outlier(bits: np.random.PCG64, shape: tuple[int, int], captured: Captured) -
     x = captured.mean + captured.std * normals(bits, shape)
     massive = np.abs(captured.peak - captured.mean) > _MASSIVE * captured.std
     x[0] = np.where(massive, captured.peak, x[0])
-    return _single(x)
+    return single(x)
 
 
 def extreme(bits: np.random.PCG64, shape: tuple[int, int], largest: float) -> FloatArray:
     """Normal values scaled so that the largest magnitude is the one given."""
     x = normals(bits, shape)
-    return _single(x * (largest / np.abs(x).max()))
+    return single(x * (largest / np.abs(x).max()))
 
 
 def massive(
@@ -152,7 +152,7 @@ def segmented(bits: np.random.PCG64, shape: tuple[int, int]) -> FloatArray:
     x = normals(bits, shape)
     for rows, centre in zip(np.array_split(x, 4), normals(bits, (4, shape[1])), strict=True):
         rows += centre
-    return _single(x / math.sqrt(_squares(x) / x.size))
+    return single(x / math.sqrt(_squares(x) / x.size))
 
 
 def lengths(largest: int) -> tuple[int, ...]:
@@ -205,11 +205,15 @@ def generator(*parts: object) -> np.random.PCG64:
     return np.random.PCG64(int.from_bytes(digest[:16], "little"))
 
 
+def words(bits: np.random.PCG64, shape: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    """The next raw 64-bit words."""
+    return np.asarray(bits.random_raw(math.prod(shape)), np.uint64).reshape(shape)
+
+
 def normals(bits: np.random.PCG64, shape: tuple[int, ...]) -> DoubleArray:
     """Standard normal values, one of each 64-bit word."""
-    words: npt.NDArray[np.uint64] = bits.random_raw(math.prod(shape)).reshape(shape)
     # 52 bits and a half are exact, and never 0 or 1.
-    return quantile(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
+    return quantile(((words(bits, shape) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def quantile(p: DoubleArray) -> DoubleArray:
@@ -224,7 +228,8 @@ def quantile(p: DoubleArray) -> DoubleArray:
     return values
 
 
-def _single(x: DoubleArray) -> FloatArray:
+def single(x: DoubleArray) -> FloatArray:
+    """In float32."""
     return x.astype(np.float32)
 
 

@@ -35,8 +35,8 @@ from pytest_ane.gates.base import Gate, GateTest, Subject
 from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Model, Shard, load
-from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.manifest.load import parse
+from pytest_ane.manifest.policy import WITH_ANE
 from pytest_ane.manifest.tables import FAMILIES
 from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.digests import file_digest, tree_digest

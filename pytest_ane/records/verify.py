@@ -20,7 +20,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Finding, Verdict, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import EvidencePolicy
-from pytest_ane.manifest.evidence import WITH_ANE, covers
+from pytest_ane.manifest.policy import WITH_ANE, covers
 from pytest_ane.manifest.problems import label, toml_value
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError, UnprovenKind

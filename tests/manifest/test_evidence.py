@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.manifest import EvidencePolicy
-from pytest_ane.manifest.evidence import age, takes_in
+from pytest_ane.manifest.policy import age, takes_in
 from tests.manifest.conftest import Complaints, Read
 
 MODEL = """\

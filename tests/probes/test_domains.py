@@ -182,9 +182,7 @@ def test_a_name_that_is_no_input_is_told_with_those_that_are(tmp_path: Path) -> 
     path = floats(tmp_path, FLOATS["log"])
     with pytest.raises(ProgramError) as error:
         domains(features(path), {"xx": Input(kind="normal")}, path)
-    assert str(error.value) == (
-        f"{path}: has no input 'xx', which the manifest names; inputs: x; did you mean 'x'?"
-    )
+    assert str(error.value) == (f"{path}: has no input 'xx', which the manifest names; nearest: x.")
 
 
 def test_the_reference_decides_how_many_ids_there_are(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def alone(residual: Residual, *prompts: Sequence[int], first: float = 1.0) -> Sh
         GoldenPrompt(str(i), tuple(ids), np.zeros((len(ids), 7), np.float32), (), (), "")
         for i, ids in enumerate(prompts)
     ]
-    (shard,) = forced(Chain(embed, (step,)), recorded, exact).shards
+    (shard,), _ = forced(Chain(embed, (step,)), recorded, exact)
     return shard
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.gates.fidelity._measure import coverage
+from pytest_ane.gates.fidelity._measure import coverage, inputs_covered
 from pytest_ane.gates.fidelity._records import Covered
 from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.probes.domains import Sampler, exercised
+from pytest_ane.probes.domains import Sampler
 from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.package import package_cases, seeded_inputs
 from tests.mlprogram.executor.programs import build
@@ -100,12 +100,12 @@ def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
     cases = package_cases(CpuBackend(), package, None, PROBES)
     assert [case.name for case in cases[:3]] == [f"gaussian fixed shape #{n}" for n in range(3)]
     assert len(cases) == 256 / 8
-    (coverage,) = exercised(cases)
-    assert (coverage.name, coverage.count, coverage.domain.count) == ("x", 256, 256)
-    assert coverage.domain.source == "derived"
-    assert coverage.domain.sentence.startswith("ids: 256 rows of the table `")
-    assert str(coverage) == f"{coverage.domain.sentence}; 256 of 256 drawn"
-    assert exercised(cases[:2])[0].count == 16
+    domain = cases[0].domains["x"]
+    assert (domain.source, domain.count) == ("derived", 256)
+    assert domain.sentence.startswith("ids: 256 rows of the table `")
+    (covered,), (few,) = inputs_covered(cases), inputs_covered(cases[:2])
+    assert (covered.what, covered.how) == ("input x", f"{domain.sentence}; 256 of 256 drawn")
+    assert few.how == f"{domain.sentence}; 16 of 256 drawn"
 
 
 def test_ids_that_do_not_fit_are_unproven_unless_a_sample_is_enough(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:
     cases = package_cases(CpuBackend(), package, None, PROBES, inputs)
     assert [case.calls[0]["x"].tolist() for case in cases] == [[[*range(8)]]] * 2
     assert seeded_inputs(CpuBackend().load(package).inputs, package, 0, inputs)["x"].dtype == "i4"
-    (coverage,) = exercised(cases)
-    assert (coverage.domain.source, coverage.count) == ("manifest", None)
+    (covered,) = inputs_covered(cases)
+    assert (covered.how, covered.exercised) == ("positions: as the manifest says", True)
 
 
 def test_a_sequence_goes_on_at_the_position_that_the_call_before_reached(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_image_is_drawn_as_pixels(tmp_path: Path, color: str, shape: tuple[in
     assert (pixels.shape, pixels.dtype) == (shape, np.uint8)
     assert (pixels.min(), pixels.max()) == (0, 255)
     assert not np.array_equal(pixels, noise.calls[0]["x"])
-    assert str(exercised([gradient])[0]) == "image: gradients and noise from 0 to 255"
+    assert next(inputs_covered([gradient])).how == "image: gradients and noise from 0 to 255"
     assert status(package, picture(tmp_path / "right.mlpackage", color, scale=0.5004)) == "passed"
     assert status(package, picture(tmp_path / "bad.mlpackage", color, bias=90)) == "failed"
     beyond = {"x": Input(kind="uniform", range=(0.0, 900.0))}
@@ -187,7 +187,7 @@ def test_every_picture_is_taken_once_at_least(tmp_path: Path) -> None:
     )
     assert [int(case.calls[0]["x"][0, 0, 0]) for case in cases] == [0, 10, 20, 30, 40]
     assert all(case.calls[0]["x"].shape == (6, 8, 3) for case in cases)
-    assert str(exercised(cases)[0]).startswith("image: 0.png, 1.png, 2.png, 3.png, 4.png, as the")
+    assert next(inputs_covered(cases)).how == "image: as the manifest says"
 
 
 def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from pytest_ane.backends.coreml.machine import (
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.make.cache import Cache, Entry
 from pytest_ane.manifest import ComputeUnits
-from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.manifest.policy import WITH_ANE
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.compiled import is_compiled
 from pytest_ane.mlprogram.digests import key_digest, tree_digest

@@ -37,12 +37,7 @@ _TIE = 0.01
 
 @dataclass(frozen=True)
 class TextResult:
-    """One text's embedding against the reference's.
-
-    Attributes:
-        cosine: of both; NaN where it is not finite, or zero.
-        relative: |a - b| / |b|, which sees a wrong norm too.
-    """
+    """One text's embedding against the reference's: `relative` L2 sees a wrong norm too."""
 
     text: str
     cosine: float
@@ -55,12 +50,7 @@ class TextResult:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How one query ranks the sentences.
-
-    Attributes:
-        expected: the reference's cosine of the query with each sentence; `actual` the shards'.
-        best: the sentence that the reference ranks first.
-    """
+    """A query's cosine with each sentence, and the one that the reference ranks first."""
 
     query: str
     expected: tuple[float, ...]
@@ -75,7 +65,6 @@ class Ranking:
 
     @cached_property
     def tau(self) -> float:
-        """`kendall` of both orders; NaN where a cosine is."""
         return kendall(self.expected, self.actual)
 
     @property
@@ -112,18 +101,12 @@ def measure_embeddings(
     own = [chain.embedding(g.ids) for g in golden]
     exact = [g.logits for g in golden]
     texts = tuple(
-        TextResult(g.name, float(cosine(a, b)[0]), _relative(a, b))
+        TextResult(g.name, float(cosine(a, b)[0]), float(relative_l2(a, b)[0]))
         for g, a, b in zip(golden, own, exact, strict=True)
     )
     queries = [g for g in golden if not g.sentence]
-    alone = forced(chain, queries, states).shards if states else ()
+    alone = forced(chain, queries, states)[0] if states else ()
     return Embeddings(texts, tuple(_rankings(golden, own, exact)), alone), own
-
-
-def lowest_cosine(own: Sequence[FloatArray], others: Sequence[FloatArray]) -> float:
-    """Of pairs of embeddings `[1, C]`, NaN if any is."""
-    cosines = [float(cosine(a, b)[0]) for a, b in zip(own, others, strict=True)]
-    return float(np.min(cosines, initial=1.0))
 
 
 def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:
@@ -138,10 +121,6 @@ def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:
     a, b = (np.subtract.outer(side, side) for side in (np.array(expected), np.array(actual)))
     apart = a >= _TIE
     return float(np.sign(b[apart]).mean()) if apart.any() else math.nan
-
-
-def _relative(a: FloatArray, b: FloatArray) -> float:
-    return float(relative_l2(a.astype(np.float64), b.astype(np.float64))[0])
 
 
 def _rankings(
@@ -167,7 +146,6 @@ def judge_embeddings(
     expect: Mapping[str, str],
     provenance: Mapping[str, Any],
 ) -> Verdict:
-    """Passed only if the reference ranks as expected and every threshold is kept."""
     if not measured.texts:
         reason = "There is no text to embed, so nothing was compared"
         return nothing("behaviour", model, reason, "add prompts", provenance=provenance)

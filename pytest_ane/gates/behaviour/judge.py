@@ -58,42 +58,26 @@ def judge(
     if (embeddings := behaviour.embeddings) is not None:
         verdict = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
     elif positions := _compared(behaviour):
-        verdict = _judge(behaviour, LogitSummary.of(positions), policy, model, expect, trained)
+        summary = LogitSummary.of(positions)
+        most = _most_perplexity(behaviour, policy, trained=trained)
+        reference = [*_wrong_reference(behaviour, summary, policy, most, expect)]
+        faults = (*_undefined(behaviour), *_broken(summary, policy), *_greedy(behaviour, policy))
+        causes = _first_causes(behaviour, policy) if faults and not reference else ()
+        verdict = Verdict(
+            "behaviour", model, tuple(_figures(behaviour, summary, policy, most)),
+            (*reference, *faults, *causes, *_untested(behaviour, summary, policy)),
+            tuple(_tables(behaviour, policy)), behaviour.provenance,
+        )  # fmt: skip
     else:
         reason = "No golden prompt has a second position, so nothing was compared"
-        verdict = nothing(
-            "behaviour", model, reason, "add prompts", provenance=behaviour.provenance
-        )
+        more = {"provenance": behaviour.provenance}
+        verdict = nothing("behaviour", model, reason, "add prompts", **more)
     costs = [
         Figure(f"cost.{name}", behaviour.costs[name], unit, label, shown=shown)
         for name, unit, label, shown in _COSTS
         if name in behaviour.costs
     ]
     return in_arithmetic(verdict, behaviour.arithmetic, behaviour.rules, costs)
-
-
-def _judge(
-    behaviour: Behaviour,
-    summary: LogitSummary,
-    policy: BehaviourPolicy,
-    model: str,
-    expect: Mapping[str, str],
-    trained: bool,
-) -> Verdict:
-    most = _most_perplexity(behaviour, policy, trained=trained)
-    reference = [*_wrong_reference(behaviour, summary, policy, most, expect)]
-    findings = [
-        *reference,
-        *_undefined(behaviour),
-        *_broken(summary, policy),
-        *_greedy(behaviour, policy),
-    ]
-    where = _first_causes(behaviour, policy) if findings and not reference else ()
-    return Verdict(
-        "behaviour", model, tuple(_figures(behaviour, summary, policy, most)),
-        (*findings, *where, *_untested(behaviour, summary, policy)),
-        tuple(_tables(behaviour, policy)), behaviour.provenance,
-    )  # fmt: skip
 
 
 def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
@@ -116,12 +100,6 @@ def _is_tie(prompt: PromptResult) -> bool:
     """Whether the reference was undecided where the texts part; no logit that is NaN is a tie."""
     finite = prompt.greedy[prompt.agreed] != NO_TOKEN
     return finite and prompt.leads[prompt.agreed] < TIE
-
-
-def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
-    """Whether a prompt has no bad position, and no other greedy text but by a tie."""
-    same = prompt.agreed == len(prompt.expected) or _is_tie(prompt)
-    return same and not any(_bad((prompt,), policy))
 
 
 def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
@@ -156,7 +134,8 @@ def _figures(
     """Statistics beside their limits, then the rest; `most` is for the reference's perplexity."""
     asked, prompts = limits(policy), behaviour.prompts
     first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
-    same = [p for p in prompts if _unchanged(p, policy)]
+    alike = [p for p in prompts if p.agreed == len(p.expected) or _is_tie(p)]
+    same = [p for p in alike if not any(_bad((p,), policy))]
     ties = sum(p.agreed < len(p.expected) for p in same)
     positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
     yield from limited(_statistics(summary), asked)
@@ -196,8 +175,6 @@ def _broken(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Finding]
     """One finding for each threshold that is not kept, which NaN keeps none of."""
     cosine, increase = summary.centred_cosine.min, summary.perplexity_increase
     times = f"{(increase or 0.0) + 1:.4g} times"
-    if increase is not None and increase > 1000:
-        times = "more than 1,000 times"
     reasons = {
         "top1": f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}",
         "kl.mean": f"Mean KL is {summary.kl:.4f} nats, above max-kl = {policy.max_kl:g}",
@@ -363,7 +340,6 @@ def _bad(
 
 
 def _positions(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
-    """Every position of every prompt, with the text of its own token."""
     rows = [
         (
             prompt.name,
@@ -399,7 +375,6 @@ def _wrong_reference(
     most: float | None,
     expect: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """One finding with all that is wrong with the reference."""
     perplexity, asked = summary.reference_perplexity, policy.max_reference_perplexity
     faults = [
         f"its greedy text of {prompt.name!r} is {prompt.expected_text!r} and "

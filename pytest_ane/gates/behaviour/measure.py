@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ane.gates.behaviour._embeddings import Embeddings, lowest_cosine, measure_embeddings
+import numpy as np
+
+from pytest_ane.gates.behaviour._embeddings import Embeddings, measure_embeddings
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import (
@@ -16,9 +18,9 @@ from pytest_ane.mlprogram.metrics.logits import (
     compare_logits,
     likeliest,
 )
+from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.probes.exact_chain import (
-    Forced,
     GoldenPrompt,
     Head,
     ReferenceStates,
@@ -111,20 +113,16 @@ def measure(
 ) -> Behaviour:
     """Run every golden prompt through the chain, and every shard alone.
 
-    Args:
-        chain: the artifacts.
-        golden: what the reference says to the prompts.
-        states: the reference's hidden states, for shards alone; None where nobody knows them.
-        decode: spells token ids.
-        provenance: of the measurement.
-        typed: the same as typed, where `chain` computes in the ANE's arithmetic, for what it costs.
-        rules: tells, after it ran, by which rules `chain` computed.
+    Arguments are as of a `ModelContext`: `states` is None where nobody knows them, and `typed`
+    where `chain` computes as typed itself.
     """
     more: dict[str, Any] = {}
     if chain.embeds:
         embeddings, own = measure_embeddings(chain, golden, states)
         if typed is not None:
-            more["costs"] = {"cosine": lowest_cosine(own, [typed.embedding(g.ids) for g in golden])}
+            pairs = zip(own, (typed.embedding(g.ids) for g in golden), strict=True)
+            cosines = [cosine(a, b)[0] for a, b in pairs]
+            more["costs"] = {"cosine": float(np.min(cosines, initial=1.0))}  # NaN if any is.
         measured = Behaviour((), (), dict(provenance), embeddings=embeddings)
     else:
         answers, prompts, alone, drift = _run(chain, golden, states, decode)
@@ -143,8 +141,7 @@ def _run(
     states: ReferenceStates | None,
     decode: Callable[[Sequence[int]], str],
 ) -> tuple[list[Answer], tuple[PromptResult, ...], tuple[ShardAlone, ...], tuple[StackState, ...]]:
-    """Answers to all prompts, what they come to, the shards alone, and the drift along them."""
-    alone = forced(chain, golden, states) if states else Forced((), (None,) * len(golden))
+    alone, heads = forced(chain, golden, states) if states else ((), (None,) * len(golden))
     drift = StackDrift(chain, states) if states else None
     answers = [
         chain.answer(
@@ -154,13 +151,13 @@ def _run(
         for g in golden
     ]  # fmt: skip
     prompts = []
-    for g, answer, head in zip(golden, answers, alone.heads, strict=True):
+    for g, answer, head in zip(golden, answers, heads, strict=True):
         positions, spoken = compare_logits(g.logits, answer.logits, g.prompt), answer.tokens
         text = decode([token for token in spoken if token != NO_TOKEN])
         own = (g.name, positions, spoken, g.greedy, g.leads, text, g.text)
         pieces = tuple(_pieces(g.ids, decode))
         prompts.append(PromptResult(*own, likeliest(answer.logits), head, pieces))
-    return answers, tuple(prompts), alone.shards, drift.states if drift else ()
+    return answers, tuple(prompts), alone, drift.states if drift else ()
 
 
 def _costs(

@@ -9,9 +9,8 @@ from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Environment, Gate, ShardContext
-from pytest_ane.gates.fidelity._interface import differences, other_settings
 from pytest_ane.gates.fidelity._judge import figures, judge, limits
-from pytest_ane.gates.fidelity._measure import coverage, measure
+from pytest_ane.gates.fidelity._measure import coverage, differences, measure, other_settings
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
@@ -27,8 +26,6 @@ from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
 __all__ = ["FIDELITY", "Comparison", "Fidelity", "judge", "measure"]
-
-
 _LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
 
 
@@ -67,10 +64,7 @@ class FidelityGate(Gate[Fidelity]):
         return asked
 
     def measure(self, context: ShardContext) -> Fidelity:
-        """Run every probe on the artifact and compare; without a reference only run it.
-
-        In the ANE's arithmetic the artifact runs as typed besides, to tell what that costs.
-        """
+        """Run every probe on the artifact and compare; without a reference only run it."""
         program, ports, cases = context.program, context.ports(), context.cases()
         shard, reference = context.shard, context.shard.reference
         package = context.artifact.path, shard.function

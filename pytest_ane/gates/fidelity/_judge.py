@@ -111,10 +111,7 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
 
 
 def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
-    """What probes leave out, why there is no error budget, and that no second author is known.
-
-    Without a reference, outputs that the input does not change.
-    """
+    """What is left out by probes, of the error budget, and of what is known of the reference."""
     for covered in fidelity.coverage or () if fidelity.compared else ():
         if not covered.exercised:
             reason = f"The {covered.what} is not exercised: {covered.how}"
@@ -336,7 +333,6 @@ def _too_little(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> I
 
 
 def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:
-    """A finding where live comparisons do not keep a threshold, or none can be held to it."""
     metric, limit, parts, _ = held
     measured = [c for c in parts if metric.of(c)[0]]
     if parts and not measured:

@@ -1,6 +1,7 @@
 """The fidelity measurement: an artifact's outputs against its reference's, probe by probe.
 
-Every metric is computed in float64. What probes exercise, and what they leave out, is told with it.
+Every metric is computed in float64. What probes exercise, and what they leave out, is told with it,
+and where inputs, outputs and states are not those that the family or builder declares.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from pytest_ane.backends import Runner
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity, Unmoved
-from pytest_ane.gates.verdict import rounded
+from pytest_ane.gates.verdict import rounded, some
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -30,9 +31,16 @@ from pytest_ane.mlprogram.metrics.tensors import (
     worst_abs_error,
     zeros,
 )
-from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
+from pytest_ane.mlprogram.records import (
+    DType,
+    Feature,
+    MLModel,
+    NonMaximumSuppression,
+    Pipeline,
+    Ref,
+)
+from pytest_ane.models.families import Port, Ports
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.domains import Exercised, exercised
 from pytest_ane.probes.error_budget import (
     ErrorBudget,
     Run,
@@ -42,6 +50,8 @@ from pytest_ane.probes.error_budget import (
     total_error,
 )
 
+_NAMED = 3
+"""Lengths and labels that are named; the rest is counted."""
 _REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
 
 
@@ -58,18 +68,10 @@ def measure(
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
-    Args:
-        runner: of the artifact, as its types say.
-        cases: the probes.
-        compared: whether there is a reference.
-        provenance: of the measurement.
-        budget: of the error, or why there is none.
-        simulated: of the artifact in the ANE's arithmetic, where that is what is compared.
-        rules: tells, after it ran, by which rules that computed.
-        program: of the artifact; without a reference, probes are compared with each other then.
-
-    Raises:
-        ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
+    `budget` is that of the error, or why there is none. A `simulated` runner, whose `rules` are
+    asked after it ran, is what is compared, and `runner` then tells what the ANE's arithmetic
+    costs. Without a reference, probes of a `program` are compared with each other.
+    `ExecutionError` where the artifact cannot be run, or lacks an output of the reference's shape.
     """
     cases = list(cases)
     # Without a reference no run is compared with the one as typed.
@@ -174,7 +176,6 @@ def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
 
 
 def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:
-    """Fields of a comparison; no cosine of what adds nothing."""
     cosines, idle, ratios, single = added
     return {
         "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
@@ -234,10 +235,9 @@ def _reached(program: MLModel | Pipeline) -> set[str]:
 
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
-    """What cases exercise of a program: each function, state and input, and lengths."""
     lengths = ", ".join(str(n) for n in sorted({case.length for case in cases}))
     rest = [
-        *map(_input, exercised(cases)),
+        *inputs_covered(cases),
         Covered("lengths", f"{lengths} compared" if lengths else "nothing compared"),
     ]
     if isinstance(program, Pipeline):
@@ -257,18 +257,22 @@ def _left(what: str, how: str, remedy: str) -> Covered:
     return Covered(what, how, exercised=False, remedy=remedy)
 
 
-def _input(each: Exercised) -> Covered:
+def inputs_covered(cases: Sequence[Case]) -> Iterator[Covered]:
     """Of integers that may be anything, two were drawn; of others, perhaps not every id."""
-    table, known = f'[models.NAME.shard.ID.inputs.{each.name}] kind = "ids"', each.domain.count
-    remedy = ""
-    if each.domain.source == "default" and each.domain.kind == "ids":
-        remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
-    elif not each.is_whole:
-        remedy = (
-            "give the package longer calls, or say that a sample is enough: "
-            f"{table}, count = {known}, sample = true"
-        )
-    return Covered(f"input {each.name}", str(each), exercised=not remedy, remedy=remedy)
+    known = {name: domain for case in cases for name, domain in case.domains.items()}
+    for name, domain in known.items():
+        table, how = f'[models.NAME.shard.ID.inputs.{name}] kind = "ids"', domain.sentence
+        drawn, remedy = None, ""
+        if domain.count:
+            calls = [call[name] for case in cases for call in case.calls if name in call]
+            drawn = len({int(i) for values in calls for i in np.unique(values)})
+            how = f"{how}; {drawn:,} of {domain.count:,} drawn"
+        if domain.source == "default" and domain.kind == "ids":
+            remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
+        elif drawn != domain.count and not (domain.input and domain.input.sample):
+            remedy = "give the package longer calls, or say that a sample is enough: "
+            remedy += f"{table}, count = {domain.count}, sample = true"
+        yield Covered(f"input {name}", how, exercised=not remedy, remedy=remedy)
 
 
 def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
@@ -288,7 +292,6 @@ def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
 
 
 def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
-    """Outputs of detectors that no probe gave an object to."""
     for pair, raw in dict.fromkeys(each for case in cases for each in case.detections):
         answers = [case.expected for case in cases if pair[0] in case.expected]
         what, pictures = f"outputs {', '.join(pair)}", any(case.pictures for case in cases)
@@ -298,3 +301,119 @@ def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
             remedy = 'give pictures of what it detects, kind = "image", files = ["cat.png"], in '
             remedy += "[models.NAME.shard.ID.inputs.INPUT]"
             yield _left(what, "nothing was detected in any probe", remedy)
+
+
+def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
+    """What an artifact declares otherwise: `inputs x, mask: fp32 in place of fp16`.
+
+    The host calls a shard by its declared ports, and numbers show nothing of them: a package that
+    takes float32 computes the same and copies twice as much on a device. All ports are fp16, and T
+    is from 1 to `max_tokens`. Outputs and optional inputs that are not
+    declared are in nobody's way.
+    """
+    sides: tuple[tuple[str, Sequence[Port], Sequence[Feature]], ...] = (
+        ("input", ports.inputs, model.inputs),
+        ("output", ports.outputs, model.outputs),
+        ("state", ports.states, model.states),
+    )
+    names: dict[tuple[str, str], list[str]] = {}
+    for kind, declared, actual in sides:
+        for name, fault in _differences(kind, declared, actual, max_tokens):
+            names.setdefault((kind, fault), []).append(name)
+    return tuple(
+        f"{kind}{'s' * (len(alike) > 1)} {', '.join(alike)}: {fault}"
+        for (kind, fault), alike in names.items()
+    )
+
+
+def other_settings(model: MLModel | Pipeline, reference: MLModel | Pipeline) -> tuple[str, ...]:
+    """Where suppressions and classifiers are set otherwise than the reference's.
+
+    `part nms: iouThreshold 0.7 in place of 0.45`. Numbers show it only where a probe has boxes
+    between the two, or where it is of a class whose label is another; labels no number shows.
+    """
+    theirs = _settings(reference)
+    return tuple(
+        f"{name}{key} {_setting(value, expected[key])}"
+        for (name, mine), expected in zip(_settings(model).items(), theirs.values(), strict=False)
+        for key, value in mine.items()
+        if value != expected.get(key, value)
+    )
+
+
+def _settings(model: MLModel | Pipeline) -> dict[str, Mapping[str, Any]]:
+    if isinstance(model, MLModel):
+        return {"": _labels(model)}
+    parts = zip(model.names, model.parts, strict=True)
+    return {
+        f"part {name}: ": part.settings
+        if isinstance(part, NonMaximumSuppression)
+        else _labels(part)
+        for name, part in parts
+    }
+
+
+def _labels(model: MLModel) -> Mapping[str, Any]:
+    values = {op.name: op.attributes.get("val") for op in model.main.walk() if op.op == "const"}
+    for operation in model.main.walk():
+        if operation.op == "classify":
+            (classes,) = operation.inputs["classes"]
+            value = values.get(classes.name) if isinstance(classes, Ref) else classes
+            if value is not None:
+                return {"classLabels": tuple(np.ravel(np.asarray(value.data)).tolist())}
+    return {}
+
+
+def _setting(value: Any, expected: Any) -> str:
+    if not (isinstance(value, tuple) and isinstance(expected, tuple)):
+        return f"{value} in place of {expected}"
+    if len(value) != len(expected):
+        return f"of {len(value)} classes in place of {len(expected)}"
+    differ = [pair for pair in zip(value, expected, strict=True) if pair[0] != pair[1]]
+    pairs = differ if len(value) > _NAMED else zip(value, expected, strict=True)
+    mine, theirs = zip(*pairs, strict=True)
+    return f"{some(mine, _NAMED)} in place of {some(theirs, _NAMED)}"
+
+
+def _differences(
+    kind: str, declared: Sequence[Port], actual: Sequence[Feature], max_tokens: int
+) -> Iterator[tuple[str, str]]:
+    features = {feature.name: feature for feature in actual}
+    for port in declared:
+        if (feature := features.pop(port.name, None)) is None:
+            yield port.name, "missing"
+            continue
+        if feature.kind not in ("tensor", "state"):
+            yield port.name, f"of kind {feature.kind}"
+        elif feature.dtype is not DType.FP16:
+            yield port.name, f"{feature.dtype} in place of fp16"
+        faults = _shape(port, feature, max_tokens, flexible=kind != "output")
+        yield from ((port.name, fault) for fault in dict.fromkeys(faults))
+    for name, feature in features.items():
+        if kind == "state" or (kind == "input" and not feature.optional):
+            yield name, "not declared"
+
+
+def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> Iterator[str]:
+    """Of outputs, packages leave the shape open, and compiled models have the default one."""
+    extents = feature.ranges or [(size, size) for size in feature.shape]
+    if feature.enumerated:
+        extents = [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
+    if extents and len(extents) != len(port.shape):
+        yield f"rank {len(extents)} in place of {len(port.shape)}"
+        return
+    for axis, (size, (low, high)) in enumerate(zip(port.shape, extents, strict=False)):
+        if size != "T" and (low, high) != (size, size):
+            yield f"{_range(low, high)} in place of {size} along axis {axis}"
+        elif size == "T" and flexible and (low, high) != (1, max_tokens):
+            yield f"T = {_range(low, high)} in place of {_range(1, max_tokens)}"
+        elif size == "T" and flexible and feature.enumerated:
+            lengths = sorted({shape[axis] for shape in feature.enumerated})
+            if len(lengths) < max_tokens:
+                yield f"T = {some(lengths, _NAMED)} alone in place of {_range(1, max_tokens)}"
+
+
+def _range(low: int, high: int | None) -> str:
+    if low == high:
+        return str(low)
+    return f"{low} and more" if high is None else f"{low} to {high}"

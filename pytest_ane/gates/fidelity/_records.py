@@ -72,14 +72,14 @@ class Comparison:
 
     def __post_init__(self) -> None:
         live = len(self.positions)
-        lengths: list[tuple[str, Sequence[object], int]]
-        lengths = [("cosines", self.cosines, live), ("errors", self.relative, live)]
-        if self.contributions:
-            lengths.append(("contributions", self.contributions, len(self.contributing)))
-        if self.experts:
-            lengths.append(("experts", self.experts, len(self.one_zero)))
-        for what, values, count in lengths:
-            if len(values) != count:
+        for what, values, count in (
+            ("cosines", self.cosines, live),
+            ("errors", self.relative, live),
+            ("contributions", self.contributions, len(self.contributing)),
+            ("experts", self.experts, len(self.one_zero)),
+        ):
+            may_be_left_out = what in ("contributions", "experts")
+            if len(values) != count and (values or not may_be_left_out):
                 raise ValueError(f"{len(values)} {what} at {count} positions")
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
             raise ValueError("a cosine is neither in -1..1 nor NaN")
@@ -141,13 +141,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Covered:
-    """Something of a shard that its probes exercise, or leave out.
-
-    Attributes:
-        what: such as `state k_cache`.
-        how: in a few words, or why not.
-        remedy: what to do where they do not.
-    """
+    """Something of a shard, such as `state k_cache`, that its probes exercise, or why not."""
 
     what: str
     how: str
@@ -176,9 +170,7 @@ class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
     Attributes:
-        comparisons: one for each output of each probe.
-        compared: whether there is a reference.
-        provenance: backend, machine, versions, digests.
+        comparisons: one for each output of each probe; `compared` if there is a reference.
         budget: what function, fp16 and compression cost by themselves; None where the uncompressed
             program is not known.
         total: the artifact's whole error as its types say; None without a budget.

@@ -23,7 +23,6 @@ _NAMED = 5
 
 
 def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure]:
-    """Each error's greatest value and root mean square; what they may come to together."""
     if (budget := fidelity.budget) is None:
         return
     limits = split_limits(policy)
@@ -78,7 +77,6 @@ def _is_broken(error: Error | None, most: float) -> bool:
 
 
 def cost_figures(fidelity: Fidelity) -> Iterator[Figure]:
-    """What the ANE's arithmetic itself costs: how far its run is from the run as typed."""
     if (e := fidelity.cost) is not None:
         yield Figure("cost.rms", e.rms, label="costs", note="rms", shown=True)
         yield Figure("cost.max", e.greatest, label="costs at most")
@@ -151,7 +149,6 @@ def _what(error: Error, shard: str) -> str:
 
 
 def _details(error: Error, bound: float) -> Iterator[str]:
-    """Gain, lengths, positions, channels and experts that are hit, where they tell something."""
     if abs(error.gain - 1) > _GAIN:
         yield f"gain {error.gain:.3g}"
     bound = min(bound, error.greatest / 4)

@@ -110,7 +110,7 @@ def test_perplexity_that_rose_or_that_nobody_measured() -> None:
     lost = replace(SAME, **{**LOSSES, "nll": 600.0})
     verdict = of(replace(GOOD, positions=(FIRST, lost)), **{"max-perplexity-increase": 0.1})
     (finding,) = verdict.reasons
-    assert "more than 1,000 times" in finding.reason
+    assert " times the reference's " in finding.reason
     assert max(map(len, finding.reason.split())) < 30
 
 

@@ -104,7 +104,7 @@ def only(*live: int, gives: float = 1.0) -> Chain:
 
 
 def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
-    shards = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected)).shards
+    shards, _ = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected))
     return tuple((alone.shard, alone.cosine) for alone in shards if alone.shard == "L00")
 
 

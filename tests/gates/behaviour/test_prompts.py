@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_ane.gates.behaviour import BEHAVIOUR, Behaviour, PromptResult
-from pytest_ane.gates.behaviour._prompts import blind_spots
+from pytest_ane.gates.behaviour import BEHAVIOUR, Behaviour, PromptResult, blind_spots
 from pytest_ane.manifest import Model, Prompt
 from pytest_ane.mlprogram.metrics.logits import Position
 

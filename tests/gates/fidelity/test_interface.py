@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.gates.fidelity import Fidelity, judge
-from pytest_ane.gates.fidelity._interface import differences
+from pytest_ane.gates.fidelity._measure import differences
 from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.manifest.policy import FidelityPolicy
