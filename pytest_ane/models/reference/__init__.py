@@ -34,7 +34,7 @@ from pytest_ane.models.reference._files import (
     quiet,
 )
 from pytest_ane.models.reference._gguf import GGUFTensors, table_of
-from pytest_ane.models.reference._routing import chosen, close_choices, rows_of
+from pytest_ane.models.reference._routing import ALL, among, chosen, close_choices, rows_of
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import architecture_of, overridden
 
@@ -73,10 +73,8 @@ class TransformersModel:
 
     def open_files(self, source: Source, usual: Mapping[str, Any]) -> tuple[Any, Tensors]:
         """The configuration of a source, and its tensors."""
-        key, _ = architecture_of(source.value)
-        if key == "general.architecture":
-            table = table_of(source)
-            return made_from(table, source, self._kind), GGUFTensors(source)
+        if architecture_of(source.value)[0] == "general.architecture":
+            return made_from(table_of(source), source, self._kind), GGUFTensors(source)
         table = overridden(usual, {key: source.value(key) for key in source.keys})
         return made_from(table, source, self._kind), PublishedTensors(source, self.root)
 
@@ -92,30 +90,28 @@ class TransformersModel:
 
     def opened(self, index: int) -> Layer:
         """Layer `index` without its tensors, so that something may stand in for its parts."""
-        model, whole = self._hollow
+        model, whole = self._shared
         return Layer(
             model, self.stack(model), self.layers(model), index, whole[index], self._tensors
         )
 
     @cached_property
+    def _shared(self) -> tuple[Any, list[nn.Module]]:
+        return self._hollow()
+
     def _hollow(self) -> tuple[Any, list[nn.Module]]:
         """A model with stand-ins for its layers, and the layers, none of which has tensors."""
         model = self.empty()
         self._tensors.fill(model, self.stack(model), deep=False)
-        return model, self._emptied(model)
-
-    def _emptied(self, model: Any) -> list[nn.Module]:
         layers = self.layers(model)
         whole = list(layers)
         for i in range(len(layers)):
-            layers[i] = _Passing()
-        return whole
+            layers[i] = Through()
+        return model, whole
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """What enters the first layer, `[T, C]`, for token ids."""
-        model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
-        self._emptied(model)
+        model, _ = self._hollow()
         table = model.get_input_embeddings()
         table.weight = parameter(self._tensors.rows(model, table, ids))
         self.fill_embeddings(model)
@@ -129,9 +125,7 @@ class TransformersModel:
 
     def head(self, start: int, end: int) -> Run:
         """Logits `[T, end - start]` of some tokens, for what leaves the last layer."""
-        model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
-        self._emptied(model)
+        model, _ = self._hollow()
         norm, head = self.stack(model).norm, model.get_output_embeddings()
         self._tensors.fill(model, norm)
         head.weight = parameter(self._tensors.rows(model, head, range(start, end)))
@@ -141,7 +135,7 @@ class TransformersModel:
 
         def logits(hidden: FloatArray) -> FloatArray:
             ids = torch.zeros(1, len(hidden), dtype=torch.long)
-            with _entering(norm, _batch(hidden)):
+            with _entering(norm, batch(hidden)):
                 rows: FloatArray = model(input_ids=ids, use_cache=False).logits[0].numpy()
             return rows
 
@@ -178,36 +172,55 @@ class TransformersModel:
 
 
 class DecoderReference(TransformersModel):
-    """Whole layers, some of which may be mixtures of experts."""
+    """Whole layers, some of which may be mixtures of experts.
 
-    def routed(self, index: int) -> Choices:
+    `own` are the experts of a shard that has some of a layer's.
+    """
+
+    def routed(self, index: int, own: range = ALL) -> Choices:
         """Experts that each position chooses, the one of the largest weight first."""
-        layer, experts = self._routing(index)
+        layer, experts, _, _ = self.routing(index)
 
-        def tell(hidden: FloatArray) -> Routes:
-            _, which, weights = layer.entered(hidden, experts)
-            return chosen(which, weights)
+        def tell(x: FloatArray) -> Routes:
+            _, which, weights = self.taken(layer, x, experts)[0]
+            return chosen(which, weights.masked_fill(~among(which, own), 0))
 
         return partial(each, tell)
 
-    def undecided(self, index: int) -> Rows:
+    def undecided(self, index: int, own: range = ALL) -> Rows:
         """Positions at which fp16 cannot tell which experts are chosen."""
-        layer, _ = self._routing(index)
-        gate = layer.module.mlp.gate
+        layer, _, gate, top = self.routing(index)
 
-        def tell(hidden: FloatArray) -> tuple[int, ...]:
-            (entered,) = layer.entered(hidden, gate)
-            close = close_choices(entered.reshape(-1, entered.shape[-1]), gate.weight, gate.top_k)
-            return rows_of(close)
+        def tell(x: FloatArray) -> tuple[int, ...]:
+            (entered,) = self.taken(layer, x, gate)[0]
+            close = close_choices(entered.reshape(-1, entered.shape[-1]), gate.weight, top)
+            return rows_of(close[:, own.start : own.stop])
 
         return partial(each, tell)
 
-    def _routing(self, index: int) -> tuple[Layer, Given]:
-        """A layer whose experts are not read."""
-        layer = self.opened(index)
-        experts = layer.module.mlp.experts = Given(None)
+    def routing(self, index: int) -> tuple[Layer, nn.Module, Any, int]:
+        """A layer whose experts are not read, their stand-in, what chooses them, and how many."""
+        layer = self.mixing(index)
+        mlp = layer.module.mlp
+        mlp.experts = Given(None)
         layer.fill()
-        return layer, experts
+        return layer, mlp.experts, mlp.gate, mlp.gate.top_k
+
+    def attending(self, index: int) -> Layer:
+        """A layer with at least its attention's tensors."""
+        return self.layer(index)
+
+    def mixing(self, index: int) -> Layer:
+        """A layer without its tensors, as what enters its experts' shard goes through it."""
+        return self.opened(index)
+
+    def taken(self, layer: Layer, x: FloatArray, module: nn.Module) -> tuple[list[Any], Any]:
+        """As `Layer.taken`, for what enters a shard."""
+        return layer.taken(self.states(x), module)
+
+    def states(self, x: FloatArray) -> FloatArray:
+        """Hidden states `[T, C]`, without what a shard takes below them."""
+        return x[:, : self.config.get_text_config().hidden_size]
 
 
 class Layer:
@@ -249,39 +262,34 @@ class Layer:
 
     def run(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
         """Outputs for hidden states `[T, C]`."""
-        return each(lambda hidden: self.given(hidden, self.module)[0], sequences)
+        return each(lambda hidden: self.given(hidden, self.module), sequences)
 
-    def given(self, hidden: FloatArray, module: nn.Module, **more: Any) -> list[FloatArray]:
-        """All that a module gives within the layer, `[T, ...]` each.
+    def given(self, hidden: FloatArray, module: nn.Module) -> FloatArray:
+        """What a module gives within the layer, the first of several, `[T, ...]`."""
+        _, out = self.taken(hidden, module)
+        first: Tensor = out[0] if isinstance(out, tuple) else out
+        return (first[0] if first.ndim > 2 else first).numpy()
 
-        `more` is what the layer takes besides hidden states.
+    def taken(
+        self, hidden: FloatArray, module: nn.Module, cache: Any = None, **more: Any
+    ) -> tuple[list[Any], Any]:
+        """What enters a module within the layer, in order, and what it gives.
+
+        `cache` gets keys and values; `more` is what the layer takes besides hidden states.
         """
-        _, out = self.taken(hidden, module, **more)
-        return [_rows(each) for each in (out if isinstance(out, tuple) else (out,))]
-
-    def entered(self, hidden: FloatArray, module: nn.Module) -> list[Tensor]:
-        """All that enters a module within the layer."""
-        return self.taken(hidden, module)[0]
-
-    def taken(self, hidden: FloatArray, module: nn.Module, **more: Any) -> tuple[list[Any], Any]:
-        """What enters a module within the layer, in order, and what it gives."""
-        return self._until(module, hidden, more)
+        x = batch(hidden)
+        kept = {} if cache is None else {"past_key_values": cache, "use_cache": True}
+        with self._placed(), _entering(self.module, x, **more):
+            return until(module, self.stack, inputs_embeds=x, **kept)
 
     def keys_and_values(self, hidden: FloatArray) -> tuple[FloatArray, FloatArray]:
         """What the layer keeps of `[T, C]`, `[KV, T, d]` each."""
         from transformers import DynamicCache
 
         cache = DynamicCache()
-        self._until(self.module.self_attn, hidden, {}, past_key_values=cache, use_cache=True)
+        self.taken(hidden, self.module.self_attn, cache)
         kept = next(layer for layer in cache.layers if layer.is_initialized)
         return kept.keys[0].numpy(), kept.values[0].numpy()
-
-    def _until(
-        self, module: nn.Module, hidden: FloatArray, more: Mapping[str, Any], **named: Any
-    ) -> tuple[list[Any], Any]:
-        x = _batch(hidden)
-        with self._placed(), _entering(self.module, x, **more):
-            return until(module, self.stack, inputs_embeds=x, **named)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
@@ -323,16 +331,14 @@ class Given(nn.Module):
         return self.value
 
 
-class Through(nn.Identity):
-    """Stands in for a module: gives what it gets. Layers look at the dtype of norms' weights."""
+class Through(nn.Module):
+    """Stands in for a module or a layer: gives what it gets."""
 
     weight = torch.zeros(())
-
-
-class _Passing(nn.Module):
-    """Stands in for a layer: gives what it gets."""
+    """Layers look at the dtype of norms' weights."""
 
     def forward(self, hidden_states: Tensor, *rest: Any, **named: Any) -> Any:
+        """What enters, alone or in order."""
         return (hidden_states, *rest) if rest else hidden_states
 
 
@@ -349,19 +355,14 @@ def _entering(module: nn.Module, x: Tensor, **more: Any) -> Iterator[None]:
 
     hook = module.register_forward_pre_hook(enter, with_kwargs=True)
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         hook.remove()
 
 
-def _batch(hidden: FloatArray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(hidden))[None]
-
-
-def _rows(given: Tensor) -> FloatArray:
-    rows: FloatArray = (given[0] if given.ndim > 2 else given).numpy()
-    return rows
+def batch(rows: FloatArray) -> Tensor:
+    """Rows `[T, C]` as `[1, T, C]`."""
+    return torch.from_numpy(np.ascontiguousarray(rows))[None]
 
 
 def each(run: Callable[[FloatArray], T], sequences: Sequence[FloatArray]) -> list[T]:

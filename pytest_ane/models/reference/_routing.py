@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ALL = range(1 << 30)
+"""The experts of a shard that has all of a layer's."""
 CLOSE = 8 * 2.0**-11
 """How near two values may be, by their products' Euclidean norm: see `close_choices`."""
 
@@ -17,6 +19,11 @@ def chosen(index: Tensor, weights: Tensor) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(expert for expert, weight in zip(*row, strict=True) if weight) for row in rows
     )
+
+
+def among(which: Tensor, own: range) -> Tensor:
+    """Which of some experts are a shard's own."""
+    return (which >= own.start) & (which < own.stop)
 
 
 def rows_of(close: Tensor) -> tuple[int, ...]:
