@@ -225,23 +225,17 @@ GEMMA_NAMES = {
 
 def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConfig:
     config = plain(s, positions, theta=theta, head=256, activation="gelu_pytorch_tanh")
+    # Of GGUF as llama.cpp has it, an even share in 27B (`llama_model_gemma2::load_arch_hparams`).
+    largest = len(config.layers) in _LARGEST_GEMMAS
+    own: float = config.width / config.heads if largest else config.head
+    square = own if s.is_gguf else s.real("query_pre_attn_scalar", 256)
     return replace(
         config,
         biases=biases(s, ffn=False),
         post_norms=True,
-        scale=_gemma_scalar(s, config) ** -0.5,
+        scale=square**-0.5,
         embedding_scale=config.width**0.5,
     )
-
-
-def _gemma_scalar(s: Settings, config: DecoderConfig) -> float:
-    """The square of what scores are divided by, in GGUF as llama.cpp takes it.
-
-    Of the models of 27B that is an even share (`llama_model_gemma2::load_arch_hparams`).
-    """
-    if s.is_gguf:
-        return config.width / config.heads if len(config.layers) in _LARGEST_GEMMAS else config.head
-    return s.real("query_pre_attn_scalar", 256)
 
 
 def _window_kinds(s: Settings, layers: int, period: int) -> Sequence[str]:

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference._files import (
@@ -31,12 +32,12 @@ from pytest_ane.models.reference._files import (
     class_of,
     made_from,
     parameter,
-    quiet,
 )
 from pytest_ane.models.reference._gguf import GGUFTensors, table_of
 from pytest_ane.models.reference._routing import ALL, among, chosen, close_choices, rows_of
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import architecture_of, overridden
+from pytest_ane.models.sources.tokenizer import quiet
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class TransformersModel:
         self, source: Source, usual: Mapping[str, Any] | None = None, kind: str = ""
     ) -> None:
         self._kind = class_of(kind) if kind else None
-        self.config, self._tensors = self.open_files(source, usual or {})
+        self.config, self.tensors = self.open_files(source, usual or {})
 
     def open_files(self, source: Source, usual: Mapping[str, Any]) -> tuple[Any, Tensors]:
         """The configuration of a source, and its tensors."""
@@ -90,19 +91,17 @@ class TransformersModel:
 
     def opened(self, index: int) -> Layer:
         """Layer `index` without its tensors, so that something may stand in for its parts."""
-        model, whole = self._shared
-        return Layer(
-            model, self.stack(model), self.layers(model), index, whole[index], self._tensors
-        )
+        return Layer(self, index)
 
     @cached_property
-    def _shared(self) -> tuple[Any, list[nn.Module]]:
+    def shared(self) -> tuple[Any, list[nn.Module]]:
+        """The model that layers are run in, and its layers, none of which has tensors."""
         return self._hollow()
 
     def _hollow(self) -> tuple[Any, list[nn.Module]]:
         """A model with stand-ins for its layers, and the layers, none of which has tensors."""
         model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
+        self.tensors.fill(model, self.stack(model), deep=False)
         layers = self.layers(model)
         whole = list(layers)
         for i in range(len(layers)):
@@ -113,7 +112,7 @@ class TransformersModel:
         """What enters the first layer, `[T, C]`, for token ids."""
         model, _ = self._hollow()
         table = model.get_input_embeddings()
-        table.weight = parameter(self._tensors.rows(model, table, ids))
+        table.weight = parameter(self.tensors.rows(model, table, ids))
         self.fill_embeddings(model)
         first, tokens = self.layers(model)[0], torch.arange(len(ids))[None]
         entered, _ = until(first, self.stack(model), input_ids=tokens)
@@ -127,16 +126,13 @@ class TransformersModel:
         """Logits `[T, end - start]` of some tokens, for what leaves the last layer."""
         model, _ = self._hollow()
         norm, head = self.stack(model).norm, model.get_output_embeddings()
-        self._tensors.fill(model, norm)
-        head.weight = parameter(self._tensors.rows(model, head, range(start, end)))
-        # What is embedded does not matter, for nothing of it reaches the norm.
-        table = model.get_input_embeddings()
-        table.weight = parameter(torch.zeros(1, table.weight.shape[1]))
+        self.tensors.fill(model, norm)
+        head.weight = parameter(self.tensors.rows(model, head, range(start, end)))
 
         def logits(hidden: FloatArray) -> FloatArray:
-            ids = torch.zeros(1, len(hidden), dtype=torch.long)
-            with _entering(norm, batch(hidden)):
-                rows: FloatArray = model(input_ids=ids, use_cache=False).logits[0].numpy()
+            x = batch(hidden)
+            with _entering(norm, x):
+                rows: FloatArray = model(inputs_embeds=x, use_cache=False).logits[0].numpy()
             return rows
 
         return partial(each, logits)
@@ -150,7 +146,7 @@ class TransformersModel:
                 module._buffers[name] = torch.empty_like(module._buffers[name], device="cpu")
             if module._non_persistent_buffers_set:
                 model._init_weights(module)
-        self._tensors.meet(model)
+        self.tensors.meet(model)
         return model.eval()
 
     def make(self) -> Any:
@@ -231,18 +227,11 @@ class Layer:
         stack: the model without its head.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        stack: Any,
-        layers: nn.ModuleList,
-        index: int,
-        module: nn.Module,
-        tensors: Tensors,
-    ) -> None:
-        self.module: Any = deepcopy(module)
-        self._model, self.stack, self._layers, self._index = model, stack, layers, index
-        self._tensors = tensors
+    def __init__(self, of: TransformersModel, index: int) -> None:
+        self._model, whole = of.shared
+        self.module: Any = deepcopy(whole[index])
+        self.stack, self._layers = of.stack(self._model), of.layers(self._model)
+        self._index, self._tensors = index, of.tensors
 
     def only(self, *names: str) -> None:
         """Leave out all parts but these, which are the ones that are run."""
@@ -250,15 +239,12 @@ class Layer:
             if name not in names and part.state_dict():
                 setattr(self.module, name, Through())
 
-    def fill(self) -> None:
-        """Read the tensors that the layer still lacks."""
+    def fill(self, experts: Any = None) -> None:
+        """Read the tensors that the layer still lacks; of `experts`, one when it is asked for."""
         with self._placed():
+            if experts is not None:
+                self._tensors.fill_experts(self._model, experts)
             self._tensors.fill(self._model, self.module)
-
-    def fill_experts(self, experts: Any) -> None:
-        """Have experts be read one by one, whenever one is asked for."""
-        with self._placed():
-            self._tensors.fill_experts(self._model, experts)
 
     def run(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
         """Outputs for hidden states `[T, C]`."""
@@ -310,11 +296,8 @@ def until(module: nn.Module, stack: Any, **named: Any) -> tuple[list[Any], Any]:
         raise _Done
 
     hook = module.register_forward_hook(leave, with_kwargs=True)
-    try:
-        with torch.inference_mode(), suppress(_Done):
-            stack(**{"use_cache": False, **named})
-    finally:
-        hook.remove()
+    with hook, torch.inference_mode(), suppress(_Done):
+        stack(**{"use_cache": False, **named})
     entered, out = found
     return entered, out
 
@@ -346,18 +329,13 @@ class _Done(Exception):
     """Ends a run: what it was for is there."""
 
 
-@contextmanager
-def _entering(module: nn.Module, x: Tensor, **more: Any) -> Iterator[None]:
-    """Have `x` enter a module in place of what comes."""
+def _entering(module: nn.Module, x: Tensor, **more: Any) -> RemovableHandle:
+    """In a block, have `x` enter a module in place of what comes."""
 
     def enter(_: Any, args: Any, kwargs: Any) -> Any:
         return (x,), {k: v for k, v in kwargs.items() if k != "hidden_states"} | more
 
-    hook = module.register_forward_pre_hook(enter, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return module.register_forward_pre_hook(enter, with_kwargs=True)
 
 
 def batch(rows: FloatArray) -> Tensor:

@@ -7,9 +7,8 @@ names and shapes that transformers would save.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import Source
+from pytest_ane.models.sources.tokenizer import quiet
 
 
 class Tensors:
@@ -54,7 +54,6 @@ class Tensors:
         return torch.from_numpy(self.source.rows(self.table(model, table), index, width, height))
 
     def read(self, home: str, shape: tuple[int, ...]) -> Tensor:
-        """A parameter."""
         raise NotImplementedError
 
     def table(self, model: Any, table: Any) -> str:
@@ -95,9 +94,8 @@ def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> An
 
 def class_of(path: str) -> Any:
     """What `transformers.LlamaForCausalLM` names; `SourceError` for what is no model's class."""
-    module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        found = resolve_name(path)
         _ = found.config_class
     except (ImportError, AttributeError, ValueError) as error:
         raise SourceError(
@@ -219,29 +217,11 @@ class Bank:
 
 
 def parameter(values: Any) -> nn.Parameter:
-    """A module's tensor."""
     return nn.Parameter(torch.as_tensor(values), requires_grad=False)
 
 
 def lacks(source: Source, missing: Collection[str]) -> SourceError:
-    """That a file has not what some parameters are made of."""
     return SourceError(
         f"{source.label}: lacks what transformers' {min(missing)!r} is made of ({len(missing)} "
         "such in all); fetch the files again."
     )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress and no advice of transformers meanwhile."""
-    from transformers.utils import logging
-
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()

@@ -199,12 +199,10 @@ class GGUFTensors(Tensors):
                 self._names[home].append(name)
         if (factors := "rope_freqs.weight") in self.source.names:
             divisors = torch.from_numpy(self.source.tensor(factors, self.source.shape(factors)))
-            for rotary in (
-                m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding")
-            ):
-                for name, buffer in rotary.named_buffers():
-                    if buffer.shape == divisors.shape and not name.startswith("sliding"):
-                        buffer /= divisors
+            for name, buffer in model.named_buffers():
+                near = ".sliding" in name or "rotary_emb." not in name
+                if buffer.shape == divisors.shape and not near:
+                    buffer /= divisors
 
     def read(self, home: str, shape: tuple[int, ...]) -> Tensor:
         if home.endswith("token_type_embeddings.weight") and _TYPES not in self.source.names:

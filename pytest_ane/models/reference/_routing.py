@@ -13,9 +13,8 @@ CLOSE = 8 * 2.0**-11
 
 def chosen(index: Tensor, weights: Tensor) -> tuple[tuple[int, ...], ...]:
     """Experts `[T, K]` of each position that count, the largest weight first."""
-    order = weights.argsort(dim=-1, descending=True, stable=True)
-    index, weights = index.gather(-1, order), weights.gather(-1, order)
-    rows = zip(index.tolist(), weights.tolist(), strict=True)
+    weights, order = weights.sort(dim=-1, descending=True, stable=True)
+    rows = zip(index.gather(-1, order).tolist(), weights.tolist(), strict=True)
     return tuple(
         tuple(expert for expert, weight in zip(*row, strict=True) if weight) for row in rows
     )

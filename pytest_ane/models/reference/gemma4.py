@@ -94,8 +94,7 @@ class Gemma4Reference(DecoderReference):
     def _own_experts(self, layer: Layer, own: range) -> Callable[[FloatArray], FloatArray]:
         """What some experts add. Those beyond the last count as none, and are not read."""
         experts = layer.module.experts
-        layer.fill_experts(experts)
-        layer.fill()
+        layer.fill(experts)
 
         def keep(_: Any, args: Any) -> Any:
             hidden, which, weights = args

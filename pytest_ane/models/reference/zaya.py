@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from pytest_ane.models.reference import (
     together,
 )
 from pytest_ane.models.reference._files import Tensors, made_from
-from pytest_ane.models.reference._routing import ALL, CLOSE
+from pytest_ane.models.reference._routing import ALL, CLOSE, rows_of
 from pytest_ane.models.sources import Source
 
 
@@ -56,8 +57,7 @@ class ZayaReference(DecoderReference):
     def mixture(self, index: int) -> Run:
         """What leaves the layer, the router's state below it, in and out."""
         layer = self.mixing(index)
-        layer.fill_experts(layer.module.mlp.experts)
-        layer.fill()
+        layer.fill(layer.module.mlp.experts)
 
         def run(x: FloatArray) -> FloatArray:
             hidden, state = self.taken(layer, x, layer.module)[1]
@@ -133,24 +133,20 @@ def _close_slots(gate: Any, entered: Sequence[Tensor]) -> tuple[int, ...]:
         made.append((args[0], linear, given))
 
     linears = [module for module in gate.modules() if isinstance(module, nn.Linear)]
-    hooks = [linear.register_forward_hook(note) for linear in linears]
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            x, *state = (each.clone() for each in entered)
-            logits = gate(x.requires_grad_(), *state)[0]
-            votes = torch.softmax(logits, dim=-1) + gate.balancing_biases
-            best = votes.topk(2, dim=-1).values
-            lead = best[:, 0] - best[:, 1]
-            slopes = torch.autograd.grad(lead.sum(), [given for *_, given in made])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode(False), torch.enable_grad():
+        for linear in linears:
+            hooks.enter_context(linear.register_forward_hook(note))
+        x, *state = (each.clone() for each in entered)
+        logits = gate(x.requires_grad_(), *state)[0]
+        votes = torch.softmax(logits, dim=-1) + gate.balancing_biases
+        best = votes.topk(2, dim=-1).values
+        lead = best[:, 0] - best[:, 1]
+        slopes = torch.autograd.grad(lead.sum(), [given for *_, given in made])
     variance = best.detach().square().sum(dim=-1)
     for slope, (x, linear, _) in zip(slopes, made, strict=True):
         noise = x.detach().square() @ linear.weight.square().T
         variance = variance + (slope.square() * noise).reshape(len(variance), -1).sum(dim=-1)
-    rows: list[int] = (lead.detach() <= CLOSE * variance.sqrt()).nonzero()[:, 0].tolist()
-    return tuple(rows)
+    return rows_of((lead.detach() <= CLOSE * variance.sqrt())[:, None])
 
 
 _FIRST_RELEASE = (

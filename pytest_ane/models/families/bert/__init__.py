@@ -20,7 +20,7 @@ from pytest_ane.models.families.decoder._model import spread
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
-    from pytest_ane.models.families.bert._forms import BlockWeights, Weights
+    from pytest_ane.models.families.bert._forms import Weights
     from pytest_ane.models.reference.bert import BertReference
 
 
@@ -139,8 +139,10 @@ class BertModel:
         from pytest_ane.models.families.bert._forms import AneBlock, AnePooling
 
         c, ports = self.config, self.ports(shard)
-        module = AnePooling(c) if shard == POOLING else AneBlock(c, self._block(shard))
-        return Conversion(module, ports.inputs, ports.outputs)
+        if shard == POOLING:
+            return Conversion(AnePooling(c), ports.inputs, ports.outputs)
+        weights = self.weights.block(blocks.block_index(shard))
+        return Conversion(AneBlock(c, weights), ports.inputs, ports.outputs)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
@@ -148,6 +150,3 @@ class BertModel:
         x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
         inputs = (x,) if pools and c.pooling == "cls" else (x, mask)
         return Ports(inputs, (Port("y", (1, c.width, 1 if pools else c.length, 1)),))
-
-    def _block(self, shard: str) -> BlockWeights:
-        return self.weights.block(blocks.block_index(shard))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
@@ -163,10 +163,6 @@ class DecoderConfig:
             state[:, 0, :, last % slots] = values[:, last].transpose(1, 0, 2)
             states[name] = state
         return states
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> DecoderConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,7 +62,7 @@ class DecoderModel:
     ) -> None:
         self.source, self.config, self.names, self.shards = source, config, names, cut.shards
         self.positions = config.context or cut.max_tokens
-        self.description = config.description
+        self.description = asdict(config)
         self._exact = exact
 
     @property
