@@ -333,8 +333,6 @@ class PackageChain:
 
 
 class OpenChain(OpenModel):
-    """A chain of the user's own packages."""
-
     def __init__(self, model: Model, cache: Cache) -> None:
         super().__init__(model, cache)
         self.packages = PackageChain(model)

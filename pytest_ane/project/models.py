@@ -233,7 +233,12 @@ class OpenModel:
         """With the source, what decides the captured states; None if no probe is captured."""
         if not shard.probes.of_prompts:
             return None
-        self._check_start()
+        if not self.family.starts_whole(self.model.ids):
+            raise SourceError(
+                f"{self.model.name}: captured probes run the model from its first block, but "
+                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
+                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
+            )
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
 
     @property
@@ -346,14 +351,6 @@ class OpenModel:
             raise UnprovenError(
                 f"{self.model.name}: no golden prompt has a second position, and the first is left "
                 "out, so nothing can be compared; add a prompt of more tokens."
-            )
-
-    def _check_start(self) -> None:
-        if not self.family.starts_whole(self.model.ids):
-            raise SourceError(
-                f"{self.model.name}: captured probes run the model from its first block, but "
-                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
-                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
     def token_ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:

@@ -324,10 +324,8 @@ def _granite(s: Settings, positions: int) -> DecoderConfig:
         residual_scale=s.real("residual_multiplier", 1.0),
         logit_scale=1 / s.real("logits_scaling", 1.0),
     )
-    return _without_recurrence(s, config) if hybrid else config
-
-
-def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
+    if not hybrid:
+        return config
     s.needed("layer_types")
     s.layers("layer_types", {"attention": None, "full_attention": None})
     if (experts := s.needed("num_local_experts")) != 0:

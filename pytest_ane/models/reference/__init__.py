@@ -5,7 +5,7 @@ configuration, places the tensors, and makes angles, masks and caches. No module
 family, and no converted form imports one of these.
 
     model = TransformersModel(source)
-    (y,) = model.block(7)([hidden])           # float32 [T, C] to [T, C], from position 0
+    (y,) = model.layer(7).run([hidden])       # float32 [T, C] to [T, C], from position 0
 
 Only what is asked for is in memory: a model begins on torch's meta device, a layer gets its tensors
 when it is opened, and the other layers are stand-ins that transformers' own loop runs through.
@@ -78,10 +78,6 @@ class TransformersModel:
             return made_from(table_of(source), source, self._kind), GGUFTensors(source)
         table = overridden(usual, {key: source.value(key) for key in source.keys})
         return made_from(table, source, self._kind), PublishedTensors(source, self.root)
-
-    def block(self, index: int) -> Run:
-        """A whole layer."""
-        return self.layer(index).run
 
     def layer(self, index: int) -> Layer:
         """Layer `index` of the stack with its tensors."""

@@ -200,8 +200,8 @@ class GGUFTensors(Tensors):
         if (factors := "rope_freqs.weight") in self.source.names:
             divisors = torch.from_numpy(self.source.tensor(factors, self.source.shape(factors)))
             for name, buffer in model.named_buffers():
-                near = ".sliding" in name or "rotary_emb." not in name
-                if buffer.shape == divisors.shape and not near:
+                far = "rotary_emb." in name and ".sliding" not in name
+                if far and buffer.shape == divisors.shape:
                     buffer /= divisors
 
     def read(self, home: str, shape: tuple[int, ...]) -> Tensor:

@@ -101,11 +101,7 @@ class BertModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` of a text from position 0, all of the first token type."""
-        from pytest_ane.models.families.bert._forms import normed
-
-        w = self.weights
-        hidden: FloatArray = normed(w.embedding(ids), w.embedding_norm(), self.config).numpy()
-        return hidden
+        return self.weights.embedding(ids).numpy()
 
     @cached_property
     def exact(self) -> BertReference:
@@ -121,7 +117,7 @@ class BertModel:
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard."""
         if shard != POOLING:
-            return self.exact.block(blocks.block_index(shard))
+            return self.exact.layer(blocks.block_index(shard)).run
         from pytest_ane.models.reference.bert import pooling
 
         return pooling(self.source)

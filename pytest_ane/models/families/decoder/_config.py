@@ -274,11 +274,6 @@ class Names:
     def layer(self, index: int) -> str:
         return f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
 
-    @property
-    def stacked(self) -> bool:
-        """Whether a mixture's experts are in one tensor, along its first axis, as in GGUF."""
-        return "{}" not in self.parts["expert_gate"]
-
     def expert(self, index: int, number: int, part: str) -> str:
         return self.block(index, f"expert_{part}").replace("{}", str(number))
 

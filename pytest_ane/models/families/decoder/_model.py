@@ -98,7 +98,7 @@ class DecoderModel:
         if self._exact is None:
             return self._itself(shard)
         if not is_head(shard):
-            return self.exact.block(self.index(shard))
+            return self.exact.layer(self.index(shard)).run
         c = self.config
         return self.exact.head(*blocks.slice_bounds(c.vocabulary, c.slices, head_index(shard)))
 
