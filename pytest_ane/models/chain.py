@@ -80,11 +80,6 @@ class ChainStep:
         """The shard's id, `L00`."""
         return self.wire.shard
 
-    @property
-    def is_head(self) -> bool:
-        """Whether it gives the logits, or a slice of them."""
-        return self.wire.is_head
-
 
 class Answer(NamedTuple):
     """A chain's logits for a text and its greedy continuation.
@@ -117,7 +112,7 @@ class Chain:
     @property
     def blocks(self) -> tuple[ChainStep, ...]:
         """All steps but the head's slices, in running order."""
-        return tuple(step for step in self.steps if not step.is_head)
+        return tuple(step for step in self.steps if not step.wire.is_head)
 
     @property
     def embeds(self) -> bool:
@@ -250,7 +245,7 @@ class Decoder:
 
     def _run(self, streams: Streams, *, head: bool, watch: Watch | None = None) -> None:
         for step, run in self._runs:
-            if step.is_head == head:
+            if step.wire.is_head == head:
                 apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
                 if watch is not None:
                     watch(step.wire, streams)

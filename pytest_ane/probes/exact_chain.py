@@ -25,7 +25,6 @@ from pytest_ane.models.families import (
     Streams,
     Wire,
     apply_output,
-    reference_embedding,
     shard_input,
 )
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
@@ -142,7 +141,8 @@ def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool 
 
         return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
 
-    return Chain(reference_embedding(model), tuple(map(step, wiring)))
+    embed = getattr(model, "reference_embed", model.embed)  # It may be left out.
+    return Chain(embed, tuple(map(step, wiring)))
 
 
 ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
@@ -194,7 +194,7 @@ def teacher_forced(
             apply_output(stream, step.wire, output)
     start = 0
     for step in chain.steps:
-        if step.is_head:
+        if step.wire.is_head:
             own = _outputs(step, streams)
             end = start + own[0].shape[1] if own else start
             exact = [prompt.logits[:, start:end] for prompt in golden]
@@ -258,7 +258,7 @@ def forced(
         if len(cosines):
             wire, error = shard.step.wire, _error_of_contribution(shard)
             shards.append(ShardAlone(wire.shard, wire.kind, error, float(cosines.min())))
-        if shard.step.is_head:
+        if shard.step.wire.is_head:
             for logits, own in zip(slices, shard.own, strict=True):
                 logits.append(own)
     heads = (_head(prompt.logits, parts) for prompt, parts in zip(golden, slices, strict=True))

@@ -35,7 +35,6 @@ from pytest_ane.models.families import (
     apply_output,
     optional,
     ports_of,
-    reference_embedding,
     shard_input,
     trait,
 )
@@ -398,7 +397,7 @@ def record_hidden(
 
     def make(folder: Path) -> None:
         opened = model()
-        embed = reference_embedding(opened)
+        embed = getattr(opened, "reference_embed", opened.embed)
         streams = {p.name: {"x": embed(p.ids)} for p in prompts()}
         tensors: dict[str, FloatArray] = {}
         for wire in wiring:

@@ -27,7 +27,7 @@ from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, Un
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
-from pytest_ane.models.families.own import code_digests, error_line, import_code
+from pytest_ane.models.families.own import code_digests, running
 from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.models.sources.files import COMPANIONS, digests
 from pytest_ane.models.sources.rows import RowTable, open_rows
@@ -51,9 +51,9 @@ class OwnReference:
     """A function of the user's from token ids to logits, and perhaps to each shard's outputs."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
         assert isinstance(model.reference, str)
-        self._module, _, self._name = model.reference.partition(":")
+        self._target = model.reference
+        self._label = f"{model.name}: reference {self._target!r}"
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Float32 logits `[T, V]` of a text; `BuildError` where the function fails."""
@@ -72,21 +72,11 @@ class OwnReference:
         answer = self._answer(prompt.ids)
         return {name: rows for name, rows in answer.items() if name != LOGITS}
 
-    @property
-    def _label(self) -> str:
-        return f"{self._model.name}: reference {self._model.reference!r}"
-
     def _answer(self, ids: Sequence[int]) -> dict[str, FloatArray]:
-        function = getattr(import_code(self._module, self._label), self._name, None)
-        if not callable(function):
-            raise BuildError(f"{self._label}: {self._module} has no function {self._name!r}.")
-        try:
+        with running(self._target, self._label) as function:
             answer = function(list(ids))
             tables = answer if isinstance(answer, dict) else {LOGITS: answer}
             return {name: _rows(value) for name, value in tables.items()}
-        # It is the user's code, which may raise anything, SystemExit included.
-        except (Exception, SystemExit) as error:
-            raise BuildError(f"{self._label} failed: {error_line(error, self._module)}.") from error
 
 
 class GoldenLogits:
@@ -198,11 +188,9 @@ class PackageChain:
 
     @cached_property
     def wiring(self) -> tuple[Wire, ...]:
-        """The packages in running order."""
         return tuple(layout.wire() for layout in self._layouts.values())
 
     def layout(self, shard: str) -> PackageLayout:
-        """How streams enter and leave a package."""
         return self._layouts[shard]
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
@@ -345,8 +333,6 @@ class PackageChain:
 
 
 class OpenChain(OpenModel):
-    """A chain of the user's own packages."""
-
     def __init__(self, model: Model, cache: Cache) -> None:
         super().__init__(model, cache)
         self.packages = PackageChain(model)
@@ -358,29 +344,21 @@ class OpenChain(OpenModel):
 
     @property
     def wiring(self) -> tuple[Wire, ...]:
-        """The packages in running order."""
         return self.packages.wiring
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
-        if self.model.tokenizer is None:
-            raise SourceError(
-                f'{self.model.name}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
-                "prompts as ids."
-            )
-        return super().tokenizer
 
     def _spelled_by(self) -> Any:
         return _spelled_by(self.model.tokenizer)
 
     def _open_tokenizer(self) -> Tokenizer:
-        assert self.model.tokenizer is not None
+        if self.model.tokenizer is None:
+            raise SourceError(
+                f'{self.model.name}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
+                "prompts as ids."
+            )
         return read_tokenizer(self.model.tokenizer)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What reference and streams depend on."""
         return self.packages.identity(self.cache.root)
 
     def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
@@ -389,7 +367,6 @@ class OpenChain(OpenModel):
 
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
-        """The reference's logits and greedy text for the golden prompts."""
         if isinstance(self._answers, GoldenLogits):
             golden = self._answers.prompts(self.model, self.prompts, self.decode)
         else:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,7 +70,6 @@ class Entry:
 
     @property
     def most(self) -> int:
-        """Most positions of a call."""
         return self.lengths[-1]
 
     def longest(self, count: int) -> int:
@@ -120,7 +119,6 @@ class PackageLayout:
 
     @property
     def most(self) -> int:
-        """Most positions of one call."""
         return self._entries[0].most
 
     def wire(self) -> Wire:
@@ -371,7 +369,6 @@ class ShardSequence:
         self._latest: FloatArray | None = None
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
-        """The next positions `[T, C]`, in as many calls as they need."""
         parts, done = [], 0
         for count in calls_of(self._layout, len(hidden), self._limit):
             parts.append(self._call(hidden[done : done + count]))
@@ -387,27 +384,18 @@ class ShardSequence:
         self._start += len(hidden)
         return self._layout.output(outputs)[: len(hidden)]
 
-    def mark(self) -> Mark:
-        """Save the current position, with copies of the recurrent states."""
+    def mark(self) -> Any:
+        """The position, and copies of the recurrent states and of the feedback before it."""
         names = trait(self._layout, "recurrent")
         states = self._runner.read_states(self._state, names)
-        return Mark(self._start, states, dict(self._feedback))
+        return self._start, states, dict(self._feedback)
 
-    def back(self, mark: Mark, keep: int = 0) -> None:
-        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
-        self._start = mark.start
-        self._runner.write_states(self._state, mark.states)
-        self._feedback = dict(mark.feedback)
-        if keep and (mark.states or mark.feedback):
+    def back(self, mark: Any, keep: int = 0) -> None:
+        self._start, states, feedback = mark
+        self._runner.write_states(self._state, states)
+        self._feedback = dict(feedback)
+        if keep and (states or feedback):
             assert self._latest is not None
             self(self._latest[:keep])
         else:
             self._start += keep
-
-
-class Mark(NamedTuple):
-    """A position, and the recurrent states and feedback before it by name."""
-
-    start: int
-    states: Mapping[str, Any]
-    feedback: Mapping[str, Any]

@@ -30,7 +30,7 @@ from pytest_ane.models.families import (
     Wire,
     ports_of,
 )
-from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming, renaming
+from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming
 from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
 from pytest_ane.models.sources import end_tokens, identify, open_source
 from pytest_ane.models.sources.base import Tokenizer
@@ -185,7 +185,7 @@ class OpenModel:
 
     def _renaming(self, shard: Shard) -> Renaming:
         ports = ports_of(self.language_model, shard.id)
-        return renaming(shard.qualified, ports, shard.ports)
+        return Renaming(shard.qualified, ports, shard.ports)
 
     def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
         """A shard's package, ready for the stack."""
@@ -211,7 +211,7 @@ class OpenModel:
 
     def declared(self, shard: Shard, ports: Ports) -> Ports:
         """A shard's ports as the package that stands for it calls them."""
-        return renaming(shard.qualified, ports, shard.ports).declared()
+        return Renaming(shard.qualified, ports, shard.ports).declared()
 
     def _recording(self, shard: Shard) -> Path:
         return record_probes(
@@ -233,7 +233,12 @@ class OpenModel:
         """With the source, what decides the captured states; None if no probe is captured."""
         if not shard.probes.of_prompts:
             return None
-        self._check_start()
+        if not self.family.starts_whole(self.model.ids):
+            raise SourceError(
+                f"{self.model.name}: captured probes run the model from its first block, but "
+                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
+                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
+            )
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
 
     @property
@@ -348,14 +353,6 @@ class OpenModel:
                 "out, so nothing can be compared; add a prompt of more tokens."
             )
 
-    def _check_start(self) -> None:
-        if not self.family.starts_whole(self.model.ids):
-            raise SourceError(
-                f"{self.model.name}: captured probes run the model from its first block, but "
-                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
-                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
-            )
-
     def token_ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
         """A prompt's tokens; `SourceError` where they do not fit the shards or the vocabulary."""
         if prompt.ids is not None:
@@ -374,22 +371,19 @@ class OpenModel:
                 f"{subject} has {len(ids)} tokens; with {more} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
-        self._check_vocabulary(subject, ids, own_ids=prompt.ids is not None)
-        return tuple(ids)
-
-    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, own_ids: bool) -> None:
-        """Raise `SourceError` where the model has no such token; a family may not say how many."""
+        # A family may not say how many tokens there are.
         size = self.language_model.description.get("vocabulary")
         if isinstance(size, int) and max(ids) >= size:
             remedy = (
                 "give ids below that"
-                if own_ids
+                if prompt.ids is not None
                 else "the tokenizer is not this model's, so use the one it was trained with"
             )
             raise SourceError(
                 f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
                 f"{remedy}."
             )
+        return tuple(ids)
 
 
 class OpenBuilder:

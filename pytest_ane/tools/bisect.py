@@ -311,7 +311,7 @@ class StackRunner:
                 self._held -= _bytes(self._kept.popitem(last=False)[1])
         streams = list(map(dict, streams))
         for step in chain.steps:
-            if step.is_head:
+            if step.wire.is_head:
                 run_all(step, streams)
         pairs = [(g.ids, s["logits"]) for g, s in zip(self._golden, streams, strict=True)]
         # Of the same prompt twice, the longer continuation.

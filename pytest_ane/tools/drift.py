@@ -165,7 +165,7 @@ def measure_drift(
     total = len(chain.steps)
     for i, shard in enumerate(teacher_forced(chain, golden, states)):
         progress(shard.step.shard, i, total)
-        walk.head(shard) if shard.step.is_head else walk.block(shard)
+        walk.head(shard) if shard.step.wire.is_head else walk.block(shard)
     whole = end([stream["logits"] for stream in walk.stack])
     shards: list[ShardDrift] = []
     for name, final, logits in walk.ends():
@@ -179,7 +179,7 @@ class _Walk:
 
     def __init__(self, chain: Chain, reference: Chain, golden: Sequence[GoldenPrompt]) -> None:
         self._exact = {step.shard: step for step in reference.steps}
-        self._heads = [step for step in reference.steps if step.is_head]
+        self._heads = [step for step in reference.steps if step.wire.is_head]
         self._golden = golden
         self._alone: dict[str, list[Streams]] = {}
         self._slices: dict[str, list[FloatArray]] = {}

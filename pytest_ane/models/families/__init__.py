@@ -237,18 +237,11 @@ class LanguageModel(Buildable, Protocol):
 
 def ports_of(model: Buildable, shard: str) -> Ports:
     """A shard's ports: as its family tells them, else those of its conversion."""
-    tell = getattr(model, "ports", None)
-    ports: Ports = tell(shard) if tell is not None else model.conversion(shard).ports
+    ports: Ports = optional(model, "ports", shard) or model.conversion(shard).ports
     return ports
 
 
-def reference_embedding(model: LanguageModel) -> Callable[[Sequence[int]], FloatArray]:
-    """What enters the references of a model; `embed` where its family has no other."""
-    embed: Callable[[Sequence[int]], FloatArray] = getattr(model, "reference_embed", model.embed)
-    return embed
-
-
-def optional(model: LanguageModel, method: str, shard: str) -> Any:
+def optional(model: Buildable, method: str, shard: str) -> Any:
     """What a family tells of a shard by a method that it may leave out; None without one."""
     tell = getattr(model, method, None)
     return tell(shard) if tell is not None else None

@@ -225,23 +225,17 @@ GEMMA_NAMES = {
 
 def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConfig:
     config = plain(s, positions, theta=theta, head=256, activation="gelu_pytorch_tanh")
+    # Of GGUF as llama.cpp has it, an even share in 27B (`llama_model_gemma2::load_arch_hparams`).
+    largest = len(config.layers) in _LARGEST_GEMMAS
+    own: float = config.width / config.heads if largest else config.head
+    square = own if s.is_gguf else s.real("query_pre_attn_scalar", 256)
     return replace(
         config,
         biases=biases(s, ffn=False),
         post_norms=True,
-        scale=_gemma_scalar(s, config) ** -0.5,
+        scale=square**-0.5,
         embedding_scale=config.width**0.5,
     )
-
-
-def _gemma_scalar(s: Settings, config: DecoderConfig) -> float:
-    """The square of what scores are divided by, in GGUF as llama.cpp takes it.
-
-    Of the models of 27B that is an even share (`llama_model_gemma2::load_arch_hparams`).
-    """
-    if s.is_gguf:
-        return config.width / config.heads if len(config.layers) in _LARGEST_GEMMAS else config.head
-    return s.real("query_pre_attn_scalar", 256)
 
 
 def _window_kinds(s: Settings, layers: int, period: int) -> Sequence[str]:
@@ -330,10 +324,8 @@ def _granite(s: Settings, positions: int) -> DecoderConfig:
         residual_scale=s.real("residual_multiplier", 1.0),
         logit_scale=1 / s.real("logits_scaling", 1.0),
     )
-    return _without_recurrence(s, config) if hybrid else config
-
-
-def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
+    if not hybrid:
+        return config
     s.needed("layer_types")
     s.layers("layer_types", {"attention": None, "full_attention": None})
     if (experts := s.needed("num_local_experts")) != 0:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,6 +70,23 @@ def _states(name: str) -> dict[str, tuple[int, int]]:
     return {part: (stat.st_size, stat.st_mtime_ns) for part, stat in stats.items()}
 
 
+@contextmanager
+def running(target: str, label: str) -> Iterator[Callable[..., Any]]:
+    """The function `module:name` of a manifest; what it raises in the block is a `BuildError`.
+
+    `ManifestError` where there is none, or the import fails.
+    """
+    module, _, name = target.partition(":")
+    function = getattr(import_code(module, label), name, None)
+    if not callable(function):
+        raise ManifestError(f"{label}: {module} has no function {name!r}.")
+    try:
+        yield function
+    # It is the user's code, which may raise anything, SystemExit included.
+    except (Exception, SystemExit) as error:
+        raise BuildError(f"{label} failed: {error_line(error, module)}.") from error
+
+
 def error_line(error: BaseException, module: str) -> str:
     """An error in one line, with the last line of the user's own module that led to it."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
@@ -118,7 +134,6 @@ class BuilderModel:
         assert model.builder is not None
         self.target = model.builder
         self._model = model
-        self._module, _, self._name = model.builder.partition(":")
 
     description: dict[str, Any] = {}  # noqa: RUF012
     """Nothing: there is no layout to rebuild."""
@@ -127,7 +142,7 @@ class BuilderModel:
         """What the shards depend on, as far as it is known without running the builder."""
         return {
             "builder": self.target,
-            "code": code_digests(self._module),
+            "code": code_digests(self.target.partition(":")[0]),
             "depends": digests(self._depends(), root),
             "versions": {name: version(name) for name in ("numpy", "torch")},
         }
@@ -140,14 +155,8 @@ class BuilderModel:
             BuildError: the function fails, or gives something else than a sound `Conversion`.
         """
         subject = f"{self._model.name}:{shard}"
-        function = self._function
-        try:
+        with running(self.target, f"{subject}: builder {self.target!r}") as function:
             made = function(shard)
-        # It is the user's code, which may raise anything, SystemExit included.
-        except (Exception, SystemExit) as error:
-            raise BuildError(
-                f"{subject}: builder {self.target!r} failed: {error_line(error, self._module)}."
-            ) from error
         if not isinstance(made, Conversion):
             raise BuildError(
                 f"{subject}: builder {self.target!r} gave {type(made).__name__}; return a "
@@ -156,15 +165,6 @@ class BuilderModel:
         if fault := _unsound(made):
             raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {fault}.")
         return made
-
-    @cached_property
-    def _function(self) -> Callable[[str], Any]:
-        key = f"{self._model.name}: builder {self.target!r}"
-        candidate = getattr(import_code(self._module, key), self._name, None)
-        if not callable(candidate):
-            raise ManifestError(f"{key}: {self._module} has no function {self._name!r}.")
-        function: Callable[[str], Any] = candidate
-        return function
 
     def _depends(self) -> dict[str, Path]:
         paths: dict[str, Path] = {}
@@ -199,12 +199,30 @@ def _unsound(made: Conversion) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
 class Renaming:
-    """The family's ports as a package has them, whose names and axes `own` has by the family's."""
+    """A family's ports as a package has them, whose names and axes `own` has by the family's.
 
-    ports: Ports
-    own: Mapping[str, OwnPort]
+    `ManifestError`, which begins with `subject`, for ports that the family does not have.
+    """
+
+    def __init__(self, subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> None:
+        self.ports, self.own = ports, own
+        every = (*ports.inputs, *ports.outputs, *ports.states)
+        self._known = {port.name: port for port in every}
+        for name, port in own.items():
+            if name not in self._known:
+                raise ManifestError(
+                    f"{subject}: ports names {name!r}, which its family does not have; there are: "
+                    f"{', '.join(self._known)}."
+                )
+            shape = self._known[name].shape
+            axes = port.axes if port.axes is not None else tuple(range(len(shape)))
+            left = [n for axis, n in enumerate(shape) if axis not in axes]
+            if not set(axes) <= set(range(len(shape))) or any(n != 1 for n in left):
+                raise ManifestError(
+                    f"{subject}: ports.{name} gives the axes {list(axes)}; {name} has the shape "
+                    f"{list(shape)}, and only axes of 1 may be left out."
+                )
 
     def declared(self) -> Ports:
         """The ports that the package must have."""
@@ -221,8 +239,7 @@ class Renaming:
 
     def family(self, arrays: Arrays) -> dict[str, Array]:
         """The package's arrays as the family has them; those of other names as they are."""
-        every = (*self.ports.inputs, *self.ports.outputs, *self.ports.states)
-        known = {self.name(port.name): port for port in every}
+        known = {self.name(port.name): port for port in self._known.values()}
         others = {name: array for name, array in arrays.items() if name not in known}
         own = (known[name] for name in arrays if name in known)
         return others | {p.name: self._back(p, arrays[self.name(p.name)]) for p in own}
@@ -251,26 +268,6 @@ class Renaming:
         whole = array.reshape((1,) * len(left) + array.shape)
         back: Array = np.transpose(whole, np.argsort((*left, *axes)))
         return back
-
-
-def renaming(subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> Renaming:
-    """What `ports` of the manifest says of a family's shard; `ManifestError` for others' ports."""
-    known = {port.name: port for port in (*ports.inputs, *ports.outputs, *ports.states)}
-    for name, port in own.items():
-        if name not in known:
-            raise ManifestError(
-                f"{subject}: ports names {name!r}, which its family does not have; there are: "
-                f"{', '.join(known)}."
-            )
-        shape = known[name].shape
-        axes = port.axes if port.axes is not None else tuple(range(len(shape)))
-        left = [n for axis, n in enumerate(shape) if axis not in axes]
-        if not set(axes) <= set(range(len(shape))) or any(n != 1 for n in left):
-            raise ManifestError(
-                f"{subject}: ports.{name} gives the axes {list(axes)}; {name} has the shape "
-                f"{list(shape)}, and only axes of 1 may be left out."
-            )
-    return Renaming(ports, own)
 
 
 class RenamedLayout:

@@ -5,7 +5,7 @@ configuration, places the tensors, and makes angles, masks and caches. No module
 family, and no converted form imports one of these.
 
     model = TransformersModel(source)
-    (y,) = model.block(7)([hidden])           # float32 [T, C] to [T, C], from position 0
+    (y,) = model.layer(7).run([hidden])       # float32 [T, C] to [T, C], from position 0
 
 Only what is asked for is in memory: a model begins on torch's meta device, a layer gets its tensors
 when it is opened, and the other layers are stand-ins that transformers' own loop runs through.
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference._files import (
@@ -31,12 +32,12 @@ from pytest_ane.models.reference._files import (
     class_of,
     made_from,
     parameter,
-    quiet,
 )
 from pytest_ane.models.reference._gguf import GGUFTensors, table_of
-from pytest_ane.models.reference._routing import chosen, close_choices, rows_of
+from pytest_ane.models.reference._routing import ALL, among, chosen, close_choices, rows_of
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import architecture_of, overridden
+from pytest_ane.models.sources.tokenizer import quiet
 
 T = TypeVar("T")
 
@@ -69,20 +70,14 @@ class TransformersModel:
         self, source: Source, usual: Mapping[str, Any] | None = None, kind: str = ""
     ) -> None:
         self._kind = class_of(kind) if kind else None
-        self.config, self._tensors = self.open_files(source, usual or {})
+        self.config, self.tensors = self.open_files(source, usual or {})
 
     def open_files(self, source: Source, usual: Mapping[str, Any]) -> tuple[Any, Tensors]:
         """The configuration of a source, and its tensors."""
-        key, _ = architecture_of(source.value)
-        if key == "general.architecture":
-            table = table_of(source)
-            return made_from(table, source, self._kind), GGUFTensors(source)
+        if architecture_of(source.value)[0] == "general.architecture":
+            return made_from(table_of(source), source, self._kind), GGUFTensors(source)
         table = overridden(usual, {key: source.value(key) for key in source.keys})
         return made_from(table, source, self._kind), PublishedTensors(source, self.root)
-
-    def block(self, index: int) -> Run:
-        """A whole layer."""
-        return self.layer(index).run
 
     def layer(self, index: int) -> Layer:
         """Layer `index` of the stack with its tensors."""
@@ -92,32 +87,28 @@ class TransformersModel:
 
     def opened(self, index: int) -> Layer:
         """Layer `index` without its tensors, so that something may stand in for its parts."""
-        model, whole = self._hollow
-        return Layer(
-            model, self.stack(model), self.layers(model), index, whole[index], self._tensors
-        )
+        return Layer(self, index)
 
     @cached_property
+    def shared(self) -> tuple[Any, list[nn.Module]]:
+        """The model that layers are run in, and its layers, none of which has tensors."""
+        return self._hollow()
+
     def _hollow(self) -> tuple[Any, list[nn.Module]]:
         """A model with stand-ins for its layers, and the layers, none of which has tensors."""
         model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
-        return model, self._emptied(model)
-
-    def _emptied(self, model: Any) -> list[nn.Module]:
+        self.tensors.fill(model, self.stack(model), deep=False)
         layers = self.layers(model)
         whole = list(layers)
         for i in range(len(layers)):
-            layers[i] = _Passing()
-        return whole
+            layers[i] = Through()
+        return model, whole
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """What enters the first layer, `[T, C]`, for token ids."""
-        model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
-        self._emptied(model)
+        model, _ = self._hollow()
         table = model.get_input_embeddings()
-        table.weight = parameter(self._tensors.rows(model, table, ids))
+        table.weight = parameter(self.tensors.rows(model, table, ids))
         self.fill_embeddings(model)
         first, tokens = self.layers(model)[0], torch.arange(len(ids))[None]
         entered, _ = until(first, self.stack(model), input_ids=tokens)
@@ -129,20 +120,15 @@ class TransformersModel:
 
     def head(self, start: int, end: int) -> Run:
         """Logits `[T, end - start]` of some tokens, for what leaves the last layer."""
-        model = self.empty()
-        self._tensors.fill(model, self.stack(model), deep=False)
-        self._emptied(model)
+        model, _ = self._hollow()
         norm, head = self.stack(model).norm, model.get_output_embeddings()
-        self._tensors.fill(model, norm)
-        head.weight = parameter(self._tensors.rows(model, head, range(start, end)))
-        # What is embedded does not matter, for nothing of it reaches the norm.
-        table = model.get_input_embeddings()
-        table.weight = parameter(torch.zeros(1, table.weight.shape[1]))
+        self.tensors.fill(model, norm)
+        head.weight = parameter(self.tensors.rows(model, head, range(start, end)))
 
         def logits(hidden: FloatArray) -> FloatArray:
-            ids = torch.zeros(1, len(hidden), dtype=torch.long)
-            with _entering(norm, _batch(hidden)):
-                rows: FloatArray = model(input_ids=ids, use_cache=False).logits[0].numpy()
+            x = batch(hidden)
+            with _entering(norm, x):
+                rows: FloatArray = model(inputs_embeds=x, use_cache=False).logits[0].numpy()
             return rows
 
         return partial(each, logits)
@@ -156,7 +142,7 @@ class TransformersModel:
                 module._buffers[name] = torch.empty_like(module._buffers[name], device="cpu")
             if module._non_persistent_buffers_set:
                 model._init_weights(module)
-        self._tensors.meet(model)
+        self.tensors.meet(model)
         return model.eval()
 
     def make(self) -> Any:
@@ -178,36 +164,55 @@ class TransformersModel:
 
 
 class DecoderReference(TransformersModel):
-    """Whole layers, some of which may be mixtures of experts."""
+    """Whole layers, some of which may be mixtures of experts.
 
-    def routed(self, index: int) -> Choices:
+    `own` are the experts of a shard that has some of a layer's.
+    """
+
+    def routed(self, index: int, own: range = ALL) -> Choices:
         """Experts that each position chooses, the one of the largest weight first."""
-        layer, experts = self._routing(index)
+        layer, experts, _, _ = self.routing(index)
 
-        def tell(hidden: FloatArray) -> Routes:
-            _, which, weights = layer.entered(hidden, experts)
-            return chosen(which, weights)
+        def tell(x: FloatArray) -> Routes:
+            _, which, weights = self.taken(layer, x, experts)[0]
+            return chosen(which, weights.masked_fill(~among(which, own), 0))
 
         return partial(each, tell)
 
-    def undecided(self, index: int) -> Rows:
+    def undecided(self, index: int, own: range = ALL) -> Rows:
         """Positions at which fp16 cannot tell which experts are chosen."""
-        layer, _ = self._routing(index)
-        gate = layer.module.mlp.gate
+        layer, _, gate, top = self.routing(index)
 
-        def tell(hidden: FloatArray) -> tuple[int, ...]:
-            (entered,) = layer.entered(hidden, gate)
-            close = close_choices(entered.reshape(-1, entered.shape[-1]), gate.weight, gate.top_k)
-            return rows_of(close)
+        def tell(x: FloatArray) -> tuple[int, ...]:
+            (entered,) = self.taken(layer, x, gate)[0]
+            close = close_choices(entered.reshape(-1, entered.shape[-1]), gate.weight, top)
+            return rows_of(close[:, own.start : own.stop])
 
         return partial(each, tell)
 
-    def _routing(self, index: int) -> tuple[Layer, Given]:
-        """A layer whose experts are not read."""
-        layer = self.opened(index)
-        experts = layer.module.mlp.experts = Given(None)
+    def routing(self, index: int) -> tuple[Layer, nn.Module, Any, int]:
+        """A layer whose experts are not read, their stand-in, what chooses them, and how many."""
+        layer = self.mixing(index)
+        mlp = layer.module.mlp
+        mlp.experts = Given(None)
         layer.fill()
-        return layer, experts
+        return layer, mlp.experts, mlp.gate, mlp.gate.top_k
+
+    def attending(self, index: int) -> Layer:
+        """A layer with at least its attention's tensors."""
+        return self.layer(index)
+
+    def mixing(self, index: int) -> Layer:
+        """A layer without its tensors, as what enters its experts' shard goes through it."""
+        return self.opened(index)
+
+    def taken(self, layer: Layer, x: FloatArray, module: nn.Module) -> tuple[list[Any], Any]:
+        """As `Layer.taken`, for what enters a shard."""
+        return layer.taken(self.states(x), module)
+
+    def states(self, x: FloatArray) -> FloatArray:
+        """Hidden states `[T, C]`, without what a shard takes below them."""
+        return x[:, : self.config.get_text_config().hidden_size]
 
 
 class Layer:
@@ -218,18 +223,11 @@ class Layer:
         stack: the model without its head.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        stack: Any,
-        layers: nn.ModuleList,
-        index: int,
-        module: nn.Module,
-        tensors: Tensors,
-    ) -> None:
-        self.module: Any = deepcopy(module)
-        self._model, self.stack, self._layers, self._index = model, stack, layers, index
-        self._tensors = tensors
+    def __init__(self, of: TransformersModel, index: int) -> None:
+        self._model, whole = of.shared
+        self.module: Any = deepcopy(whole[index])
+        self.stack, self._layers = of.stack(self._model), of.layers(self._model)
+        self._index, self._tensors = index, of.tensors
 
     def only(self, *names: str) -> None:
         """Leave out all parts but these, which are the ones that are run."""
@@ -237,51 +235,43 @@ class Layer:
             if name not in names and part.state_dict():
                 setattr(self.module, name, Through())
 
-    def fill(self) -> None:
-        """Read the tensors that the layer still lacks."""
+    def fill(self, experts: Any = None) -> None:
+        """Read the tensors that the layer still lacks; of `experts`, one when it is asked for."""
         with self._placed():
+            if experts is not None:
+                self._tensors.fill_experts(self._model, experts)
             self._tensors.fill(self._model, self.module)
-
-    def fill_experts(self, experts: Any) -> None:
-        """Have experts be read one by one, whenever one is asked for."""
-        with self._placed():
-            self._tensors.fill_experts(self._model, experts)
 
     def run(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
         """Outputs for hidden states `[T, C]`."""
-        return each(lambda hidden: self.given(hidden, self.module)[0], sequences)
+        return each(lambda hidden: self.given(hidden, self.module), sequences)
 
-    def given(self, hidden: FloatArray, module: nn.Module, **more: Any) -> list[FloatArray]:
-        """All that a module gives within the layer, `[T, ...]` each.
+    def given(self, hidden: FloatArray, module: nn.Module) -> FloatArray:
+        """What a module gives within the layer, the first of several, `[T, ...]`."""
+        _, out = self.taken(hidden, module)
+        first: Tensor = out[0] if isinstance(out, tuple) else out
+        return (first[0] if first.ndim > 2 else first).numpy()
 
-        `more` is what the layer takes besides hidden states.
+    def taken(
+        self, hidden: FloatArray, module: nn.Module, cache: Any = None, **more: Any
+    ) -> tuple[list[Any], Any]:
+        """What enters a module within the layer, in order, and what it gives.
+
+        `cache` gets keys and values; `more` is what the layer takes besides hidden states.
         """
-        _, out = self.taken(hidden, module, **more)
-        return [_rows(each) for each in (out if isinstance(out, tuple) else (out,))]
-
-    def entered(self, hidden: FloatArray, module: nn.Module) -> list[Tensor]:
-        """All that enters a module within the layer."""
-        return self.taken(hidden, module)[0]
-
-    def taken(self, hidden: FloatArray, module: nn.Module, **more: Any) -> tuple[list[Any], Any]:
-        """What enters a module within the layer, in order, and what it gives."""
-        return self._until(module, hidden, more)
+        x = batch(hidden)
+        kept = {} if cache is None else {"past_key_values": cache, "use_cache": True}
+        with self._placed(), _entering(self.module, x, **more):
+            return until(module, self.stack, inputs_embeds=x, **kept)
 
     def keys_and_values(self, hidden: FloatArray) -> tuple[FloatArray, FloatArray]:
         """What the layer keeps of `[T, C]`, `[KV, T, d]` each."""
         from transformers import DynamicCache
 
         cache = DynamicCache()
-        self._until(self.module.self_attn, hidden, {}, past_key_values=cache, use_cache=True)
+        self.taken(hidden, self.module.self_attn, cache)
         kept = next(layer for layer in cache.layers if layer.is_initialized)
         return kept.keys[0].numpy(), kept.values[0].numpy()
-
-    def _until(
-        self, module: nn.Module, hidden: FloatArray, more: Mapping[str, Any], **named: Any
-    ) -> tuple[list[Any], Any]:
-        x = _batch(hidden)
-        with self._placed(), _entering(self.module, x, **more):
-            return until(module, self.stack, inputs_embeds=x, **named)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
@@ -302,11 +292,8 @@ def until(module: nn.Module, stack: Any, **named: Any) -> tuple[list[Any], Any]:
         raise _Done
 
     hook = module.register_forward_hook(leave, with_kwargs=True)
-    try:
-        with torch.inference_mode(), suppress(_Done):
-            stack(**{"use_cache": False, **named})
-    finally:
-        hook.remove()
+    with hook, torch.inference_mode(), suppress(_Done):
+        stack(**{"use_cache": False, **named})
     entered, out = found
     return entered, out
 
@@ -323,16 +310,14 @@ class Given(nn.Module):
         return self.value
 
 
-class Through(nn.Identity):
-    """Stands in for a module: gives what it gets. Layers look at the dtype of norms' weights."""
+class Through(nn.Module):
+    """Stands in for a module or a layer: gives what it gets."""
 
     weight = torch.zeros(())
-
-
-class _Passing(nn.Module):
-    """Stands in for a layer: gives what it gets."""
+    """Layers look at the dtype of norms' weights."""
 
     def forward(self, hidden_states: Tensor, *rest: Any, **named: Any) -> Any:
+        """What enters, alone or in order."""
         return (hidden_states, *rest) if rest else hidden_states
 
 
@@ -340,28 +325,18 @@ class _Done(Exception):
     """Ends a run: what it was for is there."""
 
 
-@contextmanager
-def _entering(module: nn.Module, x: Tensor, **more: Any) -> Iterator[None]:
-    """Have `x` enter a module in place of what comes."""
+def _entering(module: nn.Module, x: Tensor, **more: Any) -> RemovableHandle:
+    """In a block, have `x` enter a module in place of what comes."""
 
     def enter(_: Any, args: Any, kwargs: Any) -> Any:
         return (x,), {k: v for k, v in kwargs.items() if k != "hidden_states"} | more
 
-    hook = module.register_forward_pre_hook(enter, with_kwargs=True)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        hook.remove()
+    return module.register_forward_pre_hook(enter, with_kwargs=True)
 
 
-def _batch(hidden: FloatArray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(hidden))[None]
-
-
-def _rows(given: Tensor) -> FloatArray:
-    rows: FloatArray = (given[0] if given.ndim > 2 else given).numpy()
-    return rows
+def batch(rows: FloatArray) -> Tensor:
+    """Rows `[T, C]` as `[1, T, C]`."""
+    return torch.from_numpy(np.ascontiguousarray(rows))[None]
 
 
 def each(run: Callable[[FloatArray], T], sequences: Sequence[FloatArray]) -> list[T]:

@@ -7,34 +7,68 @@ names and shapes that transformers would save.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, Protocol
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import Source
+from pytest_ane.models.sources.tokenizer import quiet
 
 
-class Tensors(Protocol):
-    """A file's tensors, read when they are asked for.
+class Tensors:
+    """A file's tensors by a model's parameters, read when they are asked for.
 
     Methods that read raise `SourceError` where the file lacks a tensor.
     """
 
-    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
-        """Read the tensors that a module still lacks, and unless not `deep` its parts."""
-
-    def fill_experts(self, model: Any, experts: Any) -> None:
-        """Have a layer's experts be read one by one, whenever one is asked for."""
-
-    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
-        """Rows of the embedding or of the head, which may be the same table."""
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def meet(self, model: Any) -> None:
         """Look at a whole model; change what no configuration says, such as angles of a file."""
+
+    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
+        """Read the tensors that a module still lacks, and unless not `deep` its parts."""
+        for home in lacking(model, module, deep=deep):
+            path, _, kind = home.rpartition(".")
+            owner = model.get_submodule(path)
+            before = getattr(owner, kind)
+            values = self.read(home, tuple(before.shape))
+            setattr(owner, kind, parameter(values) if isinstance(before, nn.Parameter) else values)
+
+    def fill_experts(self, model: Any, experts: Any) -> None:
+        """Have a layer's experts be read one by one, whenever one is asked for."""
+        for home in lacking(model, experts):
+            kind = home.rpartition(".")[2]
+            name, shape = self.bank(model, home), tuple(getattr(experts, kind).shape)
+            delattr(experts, kind)
+            setattr(experts, kind, Bank(partial(self.expert, name, shape)))
+
+    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
+        """Rows of the embedding or of the head, which may be the same table."""
+        height, width = table.weight.shape
+        return torch.from_numpy(self.source.rows(self.table(model, table), index, width, height))
+
+    def read(self, home: str, shape: tuple[int, ...]) -> Tensor:
+        raise NotImplementedError
+
+    def table(self, model: Any, table: Any) -> str:
+        """What the file calls the embedding or the head."""
+        raise NotImplementedError
+
+    def bank(self, model: Any, home: str) -> str:
+        """What the file calls a tensor of experts."""
+        raise NotImplementedError
+
+    def expert(self, name: str, shape: tuple[int, ...], expert: int) -> Tensor:
+        """One slice of a stored tensor `[E, rows, columns]`."""
+        count, height, width = shape
+        index = range(expert * height, (expert + 1) * height)
+        return torch.from_numpy(self.source.rows(name, index, width, count * height))
 
 
 def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> Any:
@@ -60,9 +94,8 @@ def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> An
 
 def class_of(path: str) -> Any:
     """What `transformers.LlamaForCausalLM` names; `SourceError` for what is no model's class."""
-    module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        found = resolve_name(path)
         _ = found.config_class
     except (ImportError, AttributeError, ValueError) as error:
         raise SourceError(
@@ -72,7 +105,7 @@ def class_of(path: str) -> Any:
     return found
 
 
-class PublishedTensors:
+class PublishedTensors(Tensors):
     """Tensors of a checkpoint, or made up under the names that one would have.
 
     Args:
@@ -80,7 +113,8 @@ class PublishedTensors:
     """
 
     def __init__(self, source: Source, root: str) -> None:
-        self._source, self._root, self._text = source, root, root
+        super().__init__(source)
+        self._root, self._text = root, root
         self._homes: dict[str, str] = {}
         self._alone = False
 
@@ -92,7 +126,7 @@ class PublishedTensors:
         if not (wanted := set(lacking(model, module, deep=deep))):
             return
         read = {
-            self._known(name): torch.from_numpy(self._source.tensor(name, shape))
+            self._known(name): torch.from_numpy(self.source.tensor(name, shape))
             for name, shape in self._stored(model, wanted)
         }
         plan = LoadStateDictConfig(
@@ -100,23 +134,24 @@ class PublishedTensors:
         )
         with quiet():
             found, _ = convert_and_load_state_dict_in_model(model, read, plan)
-        check_complete(self._source, wanted & found.missing_keys)
+        if missing := wanted & found.missing_keys:
+            raise lacks(self.source, missing)
 
-    def fill_experts(self, model: Any, experts: Any) -> None:
-        for home in lacking(model, experts):
-            if (found := next(self._stored(model, {home}), None)) is None:
-                raise lacks(self._source, [home])
-            stored, shape = found
-            put_bank(experts, home, slices_of(self._source, stored, shape))
-
-    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
+    def table(self, model: Any, table: Any) -> str:
         # A head that a file has is its own; of synthetic weights the configuration tells.
-        tied = model.config.get_text_config().tie_word_embeddings
-        shared = model.get_input_embeddings()
-        for each in [shared] if tied and self._source.synthetic else [table, shared]:
-            for name, (height, width) in self._stored(model, set(lacking(model, each))):
-                return torch.from_numpy(self._source.rows(name, index, width, height))
-        raise lacks(self._source, lacking(model, table))
+        tied = self.source.synthetic and model.config.get_text_config().tie_word_embeddings
+        shared = lacking(model, model.get_input_embeddings())
+        return self._first(model, shared if tied else [*lacking(model, table), *shared])
+
+    def bank(self, model: Any, home: str) -> str:
+        return self._first(model, [home])
+
+    def _first(self, model: Any, wanted: Sequence[str]) -> str:
+        """The first tensor that one of some parameters is made of."""
+        for home in wanted:
+            for name, _ in self._stored(model, {home}):
+                return name
+        raise lacks(self.source, wanted)
 
     def meet(self, model: Any) -> None:
         if not self._homes:
@@ -125,8 +160,22 @@ class PublishedTensors:
             if not any(name.startswith(self._root) for name in state):
                 self._text = "model."
             self._alone = not any("language_model." in name for name in state)
-            named = {name: self._known(name) for name in self._source.names}
-            self._homes = homes(model, named)
+            self._homes = self._placed(model)
+
+    def _placed(self, model: Any) -> dict[str, str]:
+        """Which parameter each tensor goes into, by what a checkpoint of the model calls it."""
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import (
+            WeightConverter,
+            WeightRenaming,
+            rename_source_key,
+        )
+
+        mapping = get_model_conversion_mapping(model)
+        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        rules = renamings, converters, model.base_model_prefix, model.state_dict()
+        return {n: rename_source_key(self._known(n), *rules)[0] for n in self.source.names}
 
     def _known(self, name: str) -> str:
         """A tensor as this model calls it; older savers put the text's below all else."""
@@ -135,7 +184,7 @@ class PublishedTensors:
 
     def _stored(self, model: Any, wanted: Collection[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the tensors that make up some parameters of a model."""
-        if self._source.synthetic:
+        if self.source.synthetic:
             from transformers.core_model_loading import revert_weight_conversion
 
             state = {name: value for name, value in model.state_dict().items() if name in wanted}
@@ -144,22 +193,7 @@ class PublishedTensors:
             return
         for name, home in self._homes.items():
             if home in wanted:
-                yield name, self._source.shape(name)
-
-
-def homes(model: Any, names: Mapping[str, str]) -> dict[str, str]:
-    """Which parameter each tensor goes into, by what a checkpoint of the model calls it."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-
-    mapping = get_model_conversion_mapping(model)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-    state, prefix = model.state_dict(), model.base_model_prefix
-    return {
-        name: rename_source_key(known, renamings, converters, prefix, state)[0]
-        for name, known in names.items()
-    }
+                yield name, self.source.shape(name)
 
 
 def lacking(model: Any, module: nn.Module, *, deep: bool = True) -> list[str]:
@@ -182,62 +216,12 @@ class Bank:
         return self._read(int(expert))
 
 
-def put_bank(experts: Any, home: str, read: Callable[[int], Tensor]) -> None:
-    """Put a bank in place of a module's tensor."""
-    kind = home.rpartition(".")[2]
-    delattr(experts, kind)
-    setattr(experts, kind, Bank(read))
-
-
-def slices_of(source: Source, name: str, shape: tuple[int, ...]) -> Callable[[int], Tensor]:
-    """Reads one slice of a stored tensor `[E, rows, columns]`."""
-    count, height, width = shape
-
-    def read(expert: int) -> Tensor:
-        index = range(expert * height, (expert + 1) * height)
-        return torch.from_numpy(source.rows(name, index, width, count * height))
-
-    return read
-
-
-def put(module: nn.Module, kind: str, values: Tensor) -> None:
-    """Give a module one of its tensors."""
-    if kind in dict(module.named_buffers(recurse=False)):
-        module.register_buffer(kind, values)
-    else:
-        setattr(module, kind, parameter(values))
-
-
 def parameter(values: Any) -> nn.Parameter:
-    """A module's tensor."""
     return nn.Parameter(torch.as_tensor(values), requires_grad=False)
 
 
-def check_complete(source: Source, missing: Collection[str]) -> None:
-    """`SourceError` where parameters of a module had no tensors."""
-    if missing:
-        raise lacks(source, missing)
-
-
 def lacks(source: Source, missing: Collection[str]) -> SourceError:
-    """That a file has not what some parameters are made of."""
     return SourceError(
         f"{source.label}: lacks what transformers' {min(missing)!r} is made of ({len(missing)} "
         "such in all); fetch the files again."
     )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress and no advice of transformers meanwhile."""
-    from transformers.utils import logging
-
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pytest_ane.models.reference._files import lacking, lacks, put, put_bank, slices_of
+from pytest_ane.models.reference._files import Tensors, lacks
 from pytest_ane.models.sources import Source
 
 _KINDS: Mapping[str, str] = {
@@ -172,11 +172,11 @@ def _bert(table: dict[str, Any], told: Mapping[str, Any], source: Source, head: 
     del table["rope_parameters"]
 
 
-class GGUFTensors:
+class GGUFTensors(Tensors):
     """A file's tensors by the parameters of transformers that they make up."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._architecture = source.value("general.architecture")
         self._names: dict[str, list[str]] = {}
 
@@ -197,39 +197,16 @@ class GGUFTensors:
             self._names = defaultdict(list)
             for name, home in self._homes.items():
                 self._names[home].append(name)
-        if (factors := "rope_freqs.weight") in self._source.names:
-            divisors = torch.from_numpy(self._source.tensor(factors, self._source.shape(factors)))
-            for rotary in (
-                m for m in model.modules() if type(m).__name__.endswith("RotaryEmbedding")
-            ):
-                for name, buffer in rotary.named_buffers():
-                    if buffer.shape == divisors.shape and not name.startswith("sliding"):
-                        buffer /= divisors
+        if (factors := "rope_freqs.weight") in self.source.names:
+            divisors = torch.from_numpy(self.source.tensor(factors, self.source.shape(factors)))
+            for name, buffer in model.named_buffers():
+                far = "rotary_emb." in name and ".sliding" not in name
+                if far and buffer.shape == divisors.shape:
+                    buffer /= divisors
 
-    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
-        for home in lacking(model, module, deep=deep):
-            path, _, kind = home.rpartition(".")
-            module = model.get_submodule(path)
-            if home.endswith("token_type_embeddings.weight") and _TYPES not in self._source.names:
-                put(module, kind, torch.zeros(getattr(module, kind).shape))
-                continue
-            made = self._made(home)
-            # Older converters leave axes of 1 out.
-            put(module, kind, made.reshape(getattr(module, kind).shape))
-
-    def fill_experts(self, model: Any, experts: Any) -> None:
-        for home in lacking(model, experts):
-            (name,) = self._stored(home)
-            put_bank(experts, home, slices_of(self._source, name, self._source.shape(name)))
-
-    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
-        untied = table is not model.get_input_embeddings() and "output.weight" in self._source.names
-        name = "output.weight" if untied else "token_embd.weight"
-        height, width = table.weight.shape
-        return torch.from_numpy(self._source.rows(name, index, width, height))
-
-    def _made(self, home: str) -> Tensor:
-        """A parameter from the tensors that it is made of."""
+    def read(self, home: str, shape: tuple[int, ...]) -> Tensor:
+        if home.endswith("token_type_embeddings.weight") and _TYPES not in self.source.names:
+            return torch.zeros(shape)
         made: dict[str, Tensor] = {}
         for name in self._stored(home):
             given = self._process.process(
@@ -240,20 +217,29 @@ class GGUFTensors:
             )
             if given.name is not None:
                 made[home] = torch.from_numpy(np.ascontiguousarray(given.weights))
-        return made[home]
+        # Older converters leave axes of 1 out.
+        return made[home].reshape(shape)
+
+    def table(self, model: Any, table: Any) -> str:
+        untied = table is not model.get_input_embeddings() and "output.weight" in self.source.names
+        return "output.weight" if untied else "token_embd.weight"
+
+    def bank(self, model: Any, home: str) -> str:
+        (name,) = self._stored(home)
+        return name
 
     def _stored(self, home: str) -> list[str]:
-        known = {*self._source.names}
+        known = {*self.source.names}
         names = [n if n.endswith((".bias", ".scale")) else f"{n}.weight" for n in self._names[home]]
         if not names or not {n if n in known else _fused(n)[0] for n in names} <= known:
-            raise lacks(self._source, [home])
+            raise lacks(self.source, [home])
         return names
 
     def _read(self, name: str) -> Any:
-        if name in self._source.names:
-            return self._source.tensor(name, self._source.shape(name))
+        if name in self.source.names:
+            return self.source.tensor(name, self.source.shape(name))
         whole, part = _fused(name)
-        return np.split(self._source.tensor(whole, self._source.shape(whole)), 3)[part]
+        return np.split(self.source.tensor(whole, self.source.shape(whole)), 3)[part]
 
 
 def _fused(name: str) -> tuple[str, int]:

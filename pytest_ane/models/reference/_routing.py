@@ -5,18 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ALL = range(1 << 30)
+"""The experts of a shard that has all of a layer's."""
 CLOSE = 8 * 2.0**-11
 """How near two values may be, by their products' Euclidean norm: see `close_choices`."""
 
 
 def chosen(index: Tensor, weights: Tensor) -> tuple[tuple[int, ...], ...]:
     """Experts `[T, K]` of each position that count, the largest weight first."""
-    order = weights.argsort(dim=-1, descending=True, stable=True)
-    index, weights = index.gather(-1, order), weights.gather(-1, order)
-    rows = zip(index.tolist(), weights.tolist(), strict=True)
+    weights, order = weights.sort(dim=-1, descending=True, stable=True)
+    rows = zip(index.gather(-1, order).tolist(), weights.tolist(), strict=True)
     return tuple(
         tuple(expert for expert, weight in zip(*row, strict=True) if weight) for row in rows
     )
+
+
+def among(which: Tensor, own: range) -> Tensor:
+    """Which of some experts are a shard's own."""
+    return (which >= own.start) & (which < own.stop)
 
 
 def rows_of(close: Tensor) -> tuple[int, ...]:

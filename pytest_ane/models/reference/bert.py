@@ -22,7 +22,7 @@ class BertReference(TransformersModel):
 
     def fill_embeddings(self, model: Any) -> None:
         """All of the embeddings, which end in a norm."""
-        self._tensors.fill(model, model.embeddings)
+        self.tensors.fill(model, model.embeddings)
 
     def opened(self, index: int) -> Layer:
         """As of any model, with hidden states for embeddings."""

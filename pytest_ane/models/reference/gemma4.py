@@ -8,25 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference import (
-    Choices,
+    DecoderReference,
     Given,
     Layer,
-    Routes,
-    Rows,
     Run,
     Through,
-    TransformersModel,
     each,
     together,
 )
-from pytest_ane.models.reference._routing import chosen, close_choices, rows_of
+from pytest_ane.models.reference._routing import among
 
 
-class Gemma4Reference(TransformersModel):
+class Gemma4Reference(DecoderReference):
     """transformers' layer, run in part.
 
     A pack takes what attention leaves, and gives what its own experts add. The last one takes the
@@ -39,10 +36,10 @@ class Gemma4Reference(TransformersModel):
         """The residual stream after attention."""
         layer = self.attending(index)
         end = layer.module.pre_feedforward_layernorm
-        return partial(each, lambda x: layer.given(x, end)[0])
+        return partial(each, lambda x: layer.given(x, end))
 
     def attending(self, index: int) -> Layer:
-        """What makes a layer's keys and values."""
+        """A layer as far as its attention."""
         layer = self.opened(index)
         layer.only("input_layernorm", "self_attn", "post_attention_layernorm")
         layer.fill()
@@ -50,64 +47,42 @@ class Gemma4Reference(TransformersModel):
 
     def pack(self, index: int, own: range) -> Run:
         """What some experts add at every position."""
-        layer = self._behind_attention(index)
+        layer = self.mixing(index)
         layer.only("router", "pre_feedforward_layernorm_2", "experts")
         return partial(together, self._own_experts(layer, own))
 
     def last_pack(self, index: int, own: range) -> Run:
         """What leaves the layer, whose other experts are below what enters."""
-        layer = self._behind_attention(index)
+        layer = self.mixing(index)
         add = self._own_experts(layer, own)
         experts = layer.module.experts
 
         def run(both: FloatArray) -> FloatArray:
             x, others = np.split(both, 2, axis=1)
-            layer.module.experts = Given(torch.from_numpy(others + add(x)))
-            y = layer.given(x, layer.module)[0]
             layer.module.experts = experts
-            return y
+            layer.module.experts = Given(torch.from_numpy(others + add(x)))
+            return layer.given(x, layer.module)
 
         return partial(together, run)
 
     def path(self, index: int) -> Run:
         """What enters a last pack, times the layer's scalar."""
-        layer = self._behind_attention(index)
+        layer = self.mixing(index)
         layer.only()
         layer.fill()
         scalar = layer.module.layer_scalar.numpy()
-        return lambda sequences: [self._states(x) * scalar for x in sequences]
+        return lambda sequences: [self.states(x) * scalar for x in sequences]
 
-    def routed(self, index: int, own: range) -> Choices:
-        """A pack's own experts that are chosen at each position."""
-        layer = self._routing(index)
-
-        def tell(x: FloatArray) -> Routes:
-            _, which, weights = layer.entered(self._states(x), layer.module.experts)
-            weights = weights.masked_fill(~_among(which, own), 0)
-            return chosen(which, weights)
-
-        return partial(each, tell)
-
-    def undecided(self, index: int, own: range) -> Rows:
-        """Positions at which fp16 cannot tell whether one of a pack's own experts is chosen."""
-        layer = self._routing(index)
-        projection, top = layer.module.router.proj, self.config.get_text_config().top_k_experts
-
-        def tell(x: FloatArray) -> tuple[int, ...]:
-            (entered,) = layer.entered(self._states(x), projection)
-            close = close_choices(entered, projection.weight, top)
-            return rows_of(close[:, own.start : own.stop])
-
-        return partial(each, tell)
-
-    def _routing(self, index: int) -> Layer:
-        layer = self._behind_attention(index)
+    def routing(self, index: int) -> tuple[Layer, nn.Module, Any, int]:
+        """As of any decoder."""
+        layer = self.mixing(index)
         layer.only("router")
         layer.module.experts = Given(None)
         layer.fill()
-        return layer
+        top = self.config.get_text_config().top_k_experts
+        return layer, layer.module.experts, layer.module.router.proj, top
 
-    def _behind_attention(self, index: int) -> Layer:
+    def mixing(self, index: int) -> Layer:
         """The layer without its attention, which adds nothing."""
         layer = self.opened(index)
         layer.module.input_layernorm = Through()
@@ -118,20 +93,11 @@ class Gemma4Reference(TransformersModel):
     def _own_experts(self, layer: Layer, own: range) -> Callable[[FloatArray], FloatArray]:
         """What some experts add. Those beyond the last count as none, and are not read."""
         experts = layer.module.experts
-        layer.fill_experts(experts)
-        layer.fill()
+        layer.fill(experts)
 
-        def among(_: Any, args: Any) -> Any:
+        def keep(_: Any, args: Any) -> Any:
             hidden, which, weights = args
-            return hidden, torch.where(_among(which, own), which, experts.num_experts), weights
+            return hidden, torch.where(among(which, own), which, experts.num_experts), weights
 
-        experts.register_forward_pre_hook(among)
-        return lambda x: layer.given(self._states(x), experts)[0]
-
-    def _states(self, x: FloatArray) -> FloatArray:
-        """Hidden states `[T, C]`, without what a last pack has below them."""
-        return x[:, : self.config.get_text_config().hidden_size]
-
-
-def _among(which: Tensor, own: range) -> Tensor:
-    return (which >= own.start) & (which < own.stop)
+        experts.register_forward_pre_hook(keep)
+        return lambda x: layer.given(self.states(x), experts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -18,29 +19,22 @@ from torch import Tensor, nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference import (
-    Choices,
+    DecoderReference,
     Given,
     Layer,
-    Routes,
     Rows,
     Run,
     Through,
-    TransformersModel,
+    batch,
     each,
     together,
 )
-from pytest_ane.models.reference._files import (
-    Tensors,
-    lacking,
-    made_from,
-    put,
-    put_bank,
-)
-from pytest_ane.models.reference._routing import CLOSE, chosen
+from pytest_ane.models.reference._files import Tensors, made_from
+from pytest_ane.models.reference._routing import ALL, CLOSE, rows_of
 from pytest_ane.models.sources import Source
 
 
-class ZayaReference(TransformersModel):
+class ZayaReference(DecoderReference):
     """Attention, or the mixture of experts, each with the scales behind it."""
 
     def attention(self, index: int) -> Run:
@@ -49,14 +43,12 @@ class ZayaReference(TransformersModel):
         layer.only("input_layernorm", "self_attn", "post_attention_residual_scale")
         layer.fill()
         end = layer.module.post_attention_residual_scale
-        return partial(each, lambda x: layer.given(x, end)[0])
+        return partial(each, lambda x: layer.given(x, end))
 
     def path(self, index: int, *, attention: bool) -> Run:
-        """What leaves a half of the layer without what it adds."""
-        return self._attention_path(index) if attention else self._mixture_path(index)
-
-    def _attention_path(self, index: int) -> Run:
-        """What the residual stream goes on with, without what attention gives."""
+        """What the residual stream goes on with, without what a half of the layer adds."""
+        if not attention:
+            return self._mixture_path(index)
         layer = self.opened(index)
         layer.only("post_attention_residual_scale")
         layer.fill()
@@ -64,54 +56,37 @@ class ZayaReference(TransformersModel):
 
     def mixture(self, index: int) -> Run:
         """What leaves the layer, the router's state below it, in and out."""
-        layer = self._behind_attention(index)
-        layer.fill_experts(layer.module.mlp.experts)
-        layer.fill()
-        return partial(together, partial(self._mixed, layer))
+        layer = self.mixing(index)
+        layer.fill(layer.module.mlp.experts)
+
+        def run(x: FloatArray) -> FloatArray:
+            hidden, state = self.taken(layer, x, layer.module)[1]
+            return np.concatenate([hidden[0].numpy(), state[0].numpy()], axis=1)
+
+        return partial(together, run)
 
     def _mixture_path(self, index: int) -> Run:
         """The same without what the experts give; the router's state is all path."""
-        layer = self._behind_attention(index)
-        layer.module.mlp.experts = Given(None)
-        layer.fill()
-        scale, gate, width = (
-            layer.module.post_mlp_residual_scale,
-            layer.module.mlp.gate,
-            self._width,
-        )
+        layer, _, gate, _ = self.routing(index)
+        scale = layer.module.post_mlp_residual_scale
 
         def path(x: FloatArray) -> FloatArray:
-            *_, state = self._taken(layer, x, gate)[1]
-            return np.concatenate([_carried(scale, x[:, :width]), state[0].numpy()], axis=1)
+            *_, state = self.taken(layer, x, gate)[1]
+            return np.concatenate([_carried(scale, self.states(x)), state[0].numpy()], axis=1)
 
         return partial(each, path)
 
-    def routed(self, index: int) -> Choices:
-        """The expert of each position, unless it has none."""
-        layer = self._behind_attention(index)
-        experts = layer.module.mlp.experts = Given(None)
-        layer.fill()
-
-        def tell(x: FloatArray) -> Routes:
-            (_, which, weights), _ = self._taken(layer, x, experts)
-            return chosen(which, weights)
-
-        return partial(each, tell)
-
-    def undecided(self, index: int) -> Rows:
+    def undecided(self, index: int, own: range = ALL) -> Rows:
         """Positions at which rounding to fp16 decides which slot is chosen.
 
         As `close_choices` has it, products of the router's layers are off by up to 2^-11 of
         themselves, independently; of each layer's error the lead of the best slot has its
         derivative's part.
         """
-        layer = self._behind_attention(index)
-        layer.module.mlp.experts = Given(None)
-        layer.fill()
-        gate = layer.module.mlp.gate
+        layer, _, gate, _ = self.routing(index)
 
         def tell(x: FloatArray) -> tuple[int, ...]:
-            entered, _ = self._taken(layer, x, gate)
+            entered, _ = self.taken(layer, x, gate)
             return _close_slots(gate, [each for each in entered if each is not None])
 
         return partial(each, tell)
@@ -122,28 +97,21 @@ class ZayaReference(TransformersModel):
             return super().open_files(source, usual)
         table = first_table(source)
         config = made_from(table, source)
-        return config, FirstRelease(source, 2 * config.num_hidden_layers)
+        return config, _FirstRelease(source, 2 * config.num_hidden_layers)
 
-    @property
-    def _width(self) -> int:
-        width: int = self.config.hidden_size
-        return width
-
-    def _behind_attention(self, index: int) -> Layer:
+    def mixing(self, index: int) -> Layer:
+        """The layer without its attention, which adds nothing."""
         layer = self.opened(index)
         layer.module.input_layernorm = Through()
         layer.module.self_attn = Given((None, None))
         layer.module.post_attention_residual_scale = _Second()
         return layer
 
-    def _mixed(self, layer: Layer, x: FloatArray) -> FloatArray:
-        hidden, state = self._taken(layer, x, layer.module)[1]
-        return np.concatenate([hidden[0].numpy(), state[0].numpy()], axis=1)
-
-    def _taken(self, layer: Layer, x: FloatArray, module: nn.Module) -> Any:
-        hidden, before = np.split(x, [self._width], axis=1)
-        state = torch.from_numpy(np.ascontiguousarray(before))[None] if before.size else None
-        return layer.taken(hidden, module, prev_router_hidden_states=state)
+    def taken(self, layer: Layer, x: FloatArray, module: nn.Module) -> tuple[list[Any], Any]:
+        """As of any decoder, the router's state of the mixture before below the hidden states."""
+        before = x[:, self.config.hidden_size :]
+        state = batch(before) if before.size else None
+        return layer.taken(self.states(x), module, prev_router_hidden_states=state)
 
 
 class _Second(nn.Module):
@@ -165,24 +133,20 @@ def _close_slots(gate: Any, entered: Sequence[Tensor]) -> tuple[int, ...]:
         made.append((args[0], linear, given))
 
     linears = [module for module in gate.modules() if isinstance(module, nn.Linear)]
-    hooks = [linear.register_forward_hook(note) for linear in linears]
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            x, *state = (each.clone() for each in entered)
-            logits = gate(x.requires_grad_(), *state)[0]
-            votes = torch.softmax(logits, dim=-1) + gate.balancing_biases
-            best = votes.topk(2, dim=-1).values
-            lead = best[:, 0] - best[:, 1]
-            slopes = torch.autograd.grad(lead.sum(), [given for *_, given in made])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode(False), torch.enable_grad():
+        for linear in linears:
+            hooks.enter_context(linear.register_forward_hook(note))
+        x, *state = (each.clone() for each in entered)
+        logits = gate(x.requires_grad_(), *state)[0]
+        votes = torch.softmax(logits, dim=-1) + gate.balancing_biases
+        best = votes.topk(2, dim=-1).values
+        lead = best[:, 0] - best[:, 1]
+        slopes = torch.autograd.grad(lead.sum(), [given for *_, given in made])
     variance = best.detach().square().sum(dim=-1)
     for slope, (x, linear, _) in zip(slopes, made, strict=True):
         noise = x.detach().square() @ linear.weight.square().T
         variance = variance + (slope.square() * noise).reshape(len(variance), -1).sum(dim=-1)
-    rows: list[int] = (lead.detach() <= CLOSE * variance.sqrt()).nonzero()[:, 0].tolist()
-    return tuple(rows)
+    return rows_of((lead.detach() <= CLOSE * variance.sqrt())[:, None])
 
 
 _FIRST_RELEASE = (
@@ -260,38 +224,22 @@ def first_table(source: Source) -> dict[str, Any]:
     return {**table, "model_type": "zaya", "rope_parameters": {"hybrid": rope}}
 
 
-class FirstRelease:
+class _FirstRelease(Tensors):
     """Tensors of the first release, whose names synthetic weights have too."""
 
     def __init__(self, source: Source, layers: int) -> None:
-        self._source, self._layers = source, layers
+        super().__init__(source)
+        self._layers = layers
 
-    def fill(self, model: Any, module: nn.Module, *, deep: bool = True) -> None:
-        """As `Tensors.fill`."""
-        for name in lacking(model, module, deep=deep):
-            path, _, kind = name.rpartition(".")
-            owner, stored = model.get_submodule(path), first_name(name, self._layers)
-            shape = tuple(getattr(owner, kind).shape)
-            put(owner, kind, self._read(stored, shape))
+    def read(self, home: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(self.source.tensor(first_name(home, self._layers), shape))
 
-    def fill_experts(self, model: Any, experts: Any) -> None:
-        """As `Tensors.fill_experts`."""
-        for home in lacking(model, experts):
-            stored, shape = first_name(home, self._layers), model.get_parameter(home).shape[1:]
-            put_bank(experts, home, partial(self._read_expert, stored, tuple(shape)))
-
-    def rows(self, model: Any, table: Any, index: Sequence[int]) -> Tensor:
-        """As `Tensors.rows`."""
+    def table(self, model: Any, table: Any) -> str:
         own = table is not model.get_input_embeddings() and not model.config.tie_word_embeddings
-        name = "lm_head.weight" if own else "model.embed_tokens.weight"
-        height, width = table.weight.shape
-        return torch.from_numpy(self._source.rows(name, index, width, height))
+        return "lm_head.weight" if own else "model.embed_tokens.weight"
 
-    def meet(self, model: Any) -> None:
-        """Nothing: each tensor's name is made of its parameter's."""
+    def bank(self, model: Any, home: str) -> str:
+        return first_name(home, self._layers)
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return torch.from_numpy(self._source.tensor(name, shape))
-
-    def _read_expert(self, name: str, shape: tuple[int, ...], expert: int) -> Tensor:
-        return self._read(name.format(expert), shape)
+    def expert(self, name: str, shape: tuple[int, ...], expert: int) -> Tensor:
+        return torch.from_numpy(self.source.tensor(name.format(expert), shape[1:]))

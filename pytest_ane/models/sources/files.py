@@ -179,9 +179,8 @@ def read_modules(folder: Path) -> dict[str, Any]:
     by `+`; `others` are modules besides transformer, pooling and normalization. Empty where the
     folder has no `modules.json`; `SourceError` where the files are damaged, or one is missing.
     """
-    if not (folder / MODULES).is_file():
+    if not (modules := {kind: path for path, kind in _modules(folder)}):
         return {}
-    modules = {kind: path for path, kind in _modules(folder)}
     table: dict[str, Any] = {
         "normalize": "Normalize" in modules,
         "others": [k for k in modules if k not in ("Transformer", "Pooling", "Normalize")],
@@ -192,14 +191,13 @@ def read_modules(folder: Path) -> dict[str, Any]:
 
 
 def module_files(folder: Path) -> list[str]:
-    """The files that `read_modules` reads, relative to the folder."""
-    if not (folder / MODULES).is_file():
-        return []
+    """The files that `read_modules` reads where they are there, relative to the folder."""
     return [MODULES, *(f"{path}/config.json" for path, kind in _modules(folder) if path)]
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    file = folder / MODULES
+    if not (file := folder / MODULES).is_file():
+        return []
     try:
         entries = json.loads(file.read_bytes())
         if not isinstance(entries, list):

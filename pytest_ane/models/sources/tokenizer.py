@@ -79,16 +79,10 @@ class SourceTokenizer:
 
 @contextmanager
 def _refusing(sentence: str) -> Iterator[None]:
-    """Let what the libraries raise be a `SourceError`; a panic of Rust is no `Exception`.
-
-    Their warnings, of lengths and of configurations, are not shown.
-    """
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
+    """Let what the libraries raise be a `SourceError`; a panic of Rust is no `Exception`."""
     try:
-        yield
+        with quiet():
+            yield
     except SourceError:
         raise
     except BaseException as error:
@@ -97,8 +91,22 @@ def _refusing(sentence: str) -> Iterator[None]:
         why = " ".join(str(error).split()) or type(error).__name__
         why = why if len(why) <= _REASON else f"{why[:_REASON]}..."
         raise SourceError(sentence.replace("{}", why, 1)) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress and no advice of transformers meanwhile."""
+    from transformers.utils import logging
+
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _short(text: str) -> str:

@@ -18,10 +18,10 @@ from pytest_ane.models.families import Layout, Port, Ports, trait
 from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.own import (
     RenamedLayout,
+    Renaming,
     code_digests,
     error_line,
     make_importable,
-    renaming,
 )
 
 
@@ -101,7 +101,7 @@ X, Y = Port("x", (1, 4, "T", 1)), Port("y", (1, 4, "T", 1))
 def renamed(layout: Any) -> RenamedLayout:
     own = {"x": OwnPort(name="hidden"), "y": OwnPort(name="out"), "tail": OwnPort(name="past")}
     ports = Ports((X,), (Y,), (Port("tail", (1, 2)),))
-    return RenamedLayout(cast("Layout", layout), renaming("m:L00", ports, own))
+    return RenamedLayout(cast("Layout", layout), Renaming("m:L00", ports, own))
 
 
 def test_all_that_a_family_tells_of_its_layout() -> None:

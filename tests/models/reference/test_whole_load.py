@@ -37,7 +37,7 @@ def assert_same(file: Path, ids: list[int]) -> None:
     reference, right = DecoderReference(GGUFSource(file)), whole(file)
     hidden = reference.embed(ids)
     for index in range(right.config.num_hidden_layers):
-        (hidden,) = reference.block(index)([hidden])
+        (hidden,) = reference.layer(index).run([hidden])
     vocabulary = right.config.vocab_size
     logits = np.concatenate(
         [reference.head(0, 7)([hidden])[0], reference.head(7, vocabulary)([hidden])[0]], axis=1

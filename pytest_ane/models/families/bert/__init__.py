@@ -20,7 +20,7 @@ from pytest_ane.models.families.decoder._model import spread
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
-    from pytest_ane.models.families.bert._forms import BlockWeights, Weights
+    from pytest_ane.models.families.bert._forms import Weights
     from pytest_ane.models.reference.bert import BertReference
 
 
@@ -101,11 +101,7 @@ class BertModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` of a text from position 0, all of the first token type."""
-        from pytest_ane.models.families.bert._forms import normed
-
-        w = self.weights
-        hidden: FloatArray = normed(w.embedding(ids), w.embedding_norm(), self.config).numpy()
-        return hidden
+        return self.weights.embedding(ids).numpy()
 
     @cached_property
     def exact(self) -> BertReference:
@@ -121,7 +117,7 @@ class BertModel:
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard."""
         if shard != POOLING:
-            return self.exact.block(blocks.block_index(shard))
+            return self.exact.layer(blocks.block_index(shard)).run
         from pytest_ane.models.reference.bert import pooling
 
         return pooling(self.source)
@@ -139,8 +135,10 @@ class BertModel:
         from pytest_ane.models.families.bert._forms import AneBlock, AnePooling
 
         c, ports = self.config, self.ports(shard)
-        module = AnePooling(c) if shard == POOLING else AneBlock(c, self._block(shard))
-        return Conversion(module, ports.inputs, ports.outputs)
+        if shard == POOLING:
+            return Conversion(AnePooling(c), ports.inputs, ports.outputs)
+        weights = self.weights.block(blocks.block_index(shard))
+        return Conversion(AneBlock(c, weights), ports.inputs, ports.outputs)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
@@ -148,6 +146,3 @@ class BertModel:
         x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
         inputs = (x,) if pools and c.pooling == "cls" else (x, mask)
         return Ports(inputs, (Port("y", (1, c.width, 1 if pools else c.length, 1)),))
-
-    def _block(self, shard: str) -> BlockWeights:
-        return self.weights.block(blocks.block_index(shard))

@@ -46,14 +46,13 @@ class Weights:
         self._source, self._config, self._names = source, config, find_names(source)
 
     def embedding(self, ids: Sequence[int]) -> Tensor:
-        """Sums `[T, C]` of each token's row, its position's, and that of the first type."""
+        """Normed sums `[T, C]` of each token's row, its position's, and the first type's."""
         c = self._config
         total = self._rows("word", ids, c.vocabulary)
         total = total + self._rows("position", range(len(ids)), c.positions)
-        return total + self._rows("type", range(1), c.types) if c.types else total
-
-    def embedding_norm(self) -> Norm:
-        return Norm(*self._pair("norm", "", self._config.width))
+        total = total + self._rows("type", range(1), c.types) if c.types else total
+        norm = Norm(*self._pair("norm", "", c.width))
+        return F.layer_norm(total, (c.width,), *norm, c.epsilon)
 
     def block(self, index: int) -> BlockWeights:
         width, ffn = self._config.width, self._config.ffn
@@ -81,11 +80,6 @@ class Weights:
     def _pair(self, part: str, index: int | str, *shape: int) -> Iterator[Tensor]:
         for name, extent in zip(self._names.tensors(part, index), (shape, shape[:1]), strict=True):
             yield torch.from_numpy(self._source.tensor(name, extent))
-
-
-def normed(x: Tensor, norm: Norm, c: BertConfig) -> Tensor:
-    """LayerNorm over the last axis (Ba et al., arXiv 1607.06450)."""
-    return F.layer_norm(x, (x.shape[-1],), *norm, c.epsilon)
 
 
 def activated(x: Tensor, c: BertConfig) -> Tensor:

@@ -1,9 +1,7 @@
-"""The decoder core: one reference and one ANE form, whose parts a configuration chooses.
+"""The decoder core: one ANE form, whose parts a configuration chooses.
 
 A family of decoders is a `DecoderFamily`: what its files call things, and a function that reads its
-configuration. `config` has the parts there are and the names of their tensors; `settings` reads
-configurations of either kind of file, `rope` the angles, `weights` the tensors; `reference` and
-`ane` compute; `model` is what the rest of the project sees.
+configuration.
 """
 
 from __future__ import annotations

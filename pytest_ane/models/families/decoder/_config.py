@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
@@ -164,10 +164,6 @@ class DecoderConfig:
             states[name] = state
         return states
 
-    @property
-    def description(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> DecoderConfig:
         rotaries, mixture = description["rotaries"], description["mixture"]
@@ -277,11 +273,6 @@ class Names:
 
     def layer(self, index: int) -> str:
         return f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
-
-    @property
-    def stacked(self) -> bool:
-        """Whether a mixture's experts are in one tensor, along its first axis, as in GGUF."""
-        return "{}" not in self.parts["expert_gate"]
 
     def expert(self, index: int, number: int, part: str) -> str:
         return self.block(index, f"expert_{part}").replace("{}", str(number))

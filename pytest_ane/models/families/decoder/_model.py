@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_ane.models.families.decoder._weights import Weights
-    from pytest_ane.models.reference import Layer, TransformersModel
+    from pytest_ane.models.reference import DecoderReference
 
 
 class DecoderModel:
@@ -58,11 +58,11 @@ class DecoderModel:
         config: DecoderConfig,
         names: Names,
         cut: Cut,
-        exact: Callable[[], TransformersModel] | None,
+        exact: Callable[[], DecoderReference] | None,
     ) -> None:
         self.source, self.config, self.names, self.shards = source, config, names, cut.shards
         self.positions = config.context or cut.max_tokens
-        self.description = config.description
+        self.description = asdict(config)
         self._exact = exact
 
     @property
@@ -83,7 +83,7 @@ class DecoderModel:
         return scaled
 
     @cached_property
-    def exact(self) -> Any:
+    def exact(self) -> DecoderReference:
         """The model of transformers that shards are held against, where it has one."""
         assert self._exact is not None
         return self._exact()
@@ -92,20 +92,15 @@ class DecoderModel:
         return self._exact is not None
 
     def reference_embed(self, ids: Sequence[int]) -> FloatArray:
-        rows: FloatArray = self.embed(ids) if self._exact is None else self.exact.embed(ids)
-        return rows
+        return self.embed(ids) if self._exact is None else self.exact.embed(ids)
 
     def reference(self, shard: str) -> Reference:
         if self._exact is None:
             return self._itself(shard)
-        reference: Reference
-        if is_head(shard):
-            c = self.config
-            bounds = blocks.slice_bounds(c.vocabulary, c.slices, head_index(shard))
-            reference = self.exact.head(*bounds)
-        else:
-            reference = self.exact.block(self.index(shard))
-        return reference
+        if not is_head(shard):
+            return self.exact.layer(self.index(shard)).run
+        c = self.config
+        return self.exact.head(*blocks.slice_bounds(c.vocabulary, c.slices, head_index(shard)))
 
     def residual(self, shard: str) -> Reference | None:
         return None if is_head(shard) else list
@@ -119,13 +114,8 @@ class DecoderModel:
     def filling(self, shard: str) -> Filling | None:
         if self.config.context is None or self.layout(shard).window is None or self._exact is None:
             return None
-        layer = self._attention(shard)
+        layer = self.exact.attending(self.index(shard))
         return lambda hidden: self.config.filled(self.index(shard), *layer.keys_and_values(hidden))
-
-    def _attention(self, shard: str) -> Layer:
-        """What makes a shard's keys and values."""
-        layer: Layer = self.exact.layer(self.index(shard))
-        return layer
 
     def _is_sparse(self, shard: str) -> bool:
         mixed = not is_head(shard) and self.config.mixture_of(self.index(shard)) is not None
@@ -258,14 +248,14 @@ class DecoderFamily:
             names.require(source, config, ids)
         return DecoderModel(source, config, names, cut, self.exact(source))
 
-    def exact(self, source: Source) -> Callable[[], TransformersModel] | None:
+    def exact(self, source: Source) -> Callable[[], DecoderReference] | None:
         """Opens the model of transformers that shards of a source are held against, if any."""
         usual = self.usual(source)
         kind = usual.get("model_type") or architecture_of(source.value)[1]
         if not self.reference and not in_transformers(kind):
             return None
 
-        def opened() -> TransformersModel:
+        def opened() -> DecoderReference:
             from pytest_ane.models.reference import DecoderReference
 
             return DecoderReference(source, usual, self.reference)

@@ -41,7 +41,7 @@ class Parameters:
         trained: int | None = None,
         name: str | Mapping[str, str] = "rope_parameters",
     ) -> None:
-        self.where, self._name, self._theta = where, name, theta
+        self.where, self._name = where, name
         self.head, self.positions, self.trained = head, positions, trained
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
@@ -49,6 +49,7 @@ class Parameters:
             if table.get(key, ...) is None:
                 told = f"{where} has {self.name(key)} null, which is no value"
                 raise SourceError(f"{told}; put in the one that the model was trained with.")
+        self.theta = self.real("rope_theta", theta)
 
     def name(self, key: str) -> str:
         if isinstance(self._name, str):
@@ -59,10 +60,6 @@ class Parameters:
         value = self._table.get(key)
         text = f'"{value}"' if isinstance(value, str) else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
-
-    @property
-    def theta(self) -> float:
-        return self.real("rope_theta", self._theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table

@@ -160,7 +160,8 @@ class Weights:
 
         def bank(part: str, *shape: int) -> Linear:
             names = [self._names.expert(index, number, part) for number in range(count)]
-            if self._names.stacked:
+            # In one tensor, along its first axis, as in GGUF.
+            if "{}" not in self._names.parts["expert_gate"]:
                 each = list(self._read(names[0], count, *shape))
             else:
                 each = [self._read(name, *shape) for name in names]

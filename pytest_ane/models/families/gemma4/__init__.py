@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pytest_ane.models.families.gemma4._forms import Weights
-    from pytest_ane.models.reference import Layer
     from pytest_ane.models.reference.gemma4 import Gemma4Reference
 
 
 class Gemma4Model(DecoderModel):
     """One model; weights are read from the source shard by shard."""
 
+    exact: Gemma4Reference
     dtype: npt.DTypeLike = np.float16
     """Of packs and heads, which are large, as they are converted."""
 
@@ -57,10 +57,9 @@ class Gemma4Model(DecoderModel):
         """The float32 module of a shard on sequences `[T, C]`."""
         if is_head(shard):
             return super().reference(shard)
-        exact: Gemma4Reference = self.exact
         if (of := pack_of(shard)) is None:
-            return exact.attention(self.index(shard))
-        run = exact.last_pack if of.combines else exact.pack
+            return self.exact.attention(self.index(shard))
+        run = self.exact.last_pack if of.combines else self.exact.pack
         return run(of.layer, own_experts(self.config, of.pack))
 
     def residual(self, shard: str) -> Reference | None:
@@ -78,10 +77,6 @@ class Gemma4Model(DecoderModel):
         """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
         of = pack_of(shard)
         return of and self.exact.undecided(of.layer, own_experts(self.config, of.pack))
-
-    def _attention(self, shard: str) -> Layer:
-        layer: Layer = self.exact.attending(self.index(shard))
-        return layer
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""

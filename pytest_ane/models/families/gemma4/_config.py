@@ -224,10 +224,6 @@ class Part(NamedTuple):
     pack: int
 
     @property
-    def is_attention(self) -> bool:
-        return self.pack < 0
-
-    @property
     def combines(self) -> bool:
         return self.pack == _LAST
 
@@ -243,7 +239,7 @@ def part(shard: str) -> Part:
 
 
 def pack_of(shard: str) -> Part | None:
-    return None if is_head(shard) or part(shard).is_attention else part(shard)
+    return None if is_head(shard) or part(shard).pack < 0 else part(shard)
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
@@ -257,7 +253,7 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
 
 def _wire(shard: str) -> Wire:
     of = part(shard)
-    if of.is_attention:
+    if of.pack < 0:
         return Wire(shard, kind="attention")
     if of.combines:
         return Wire(shard, takes=("x", "moe"), kind="last pack")

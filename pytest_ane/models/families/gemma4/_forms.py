@@ -21,7 +21,7 @@ from pytest_ane.models.families._ane import (
 )
 from pytest_ane.models.families.decoder import _weights as weights
 from pytest_ane.models.families.decoder._ane import Router, activated, projection, weighted
-from pytest_ane.models.families.decoder._config import DecoderConfig, Mixture
+from pytest_ane.models.families.decoder._config import FEED_FORWARD, DecoderConfig, Mixture
 from pytest_ane.models.families.decoder._weights import Linear
 from pytest_ane.models.families.gemma4._config import own_experts
 
@@ -41,13 +41,13 @@ class RouterWeights:
 class CombinerWeights:
     """The dense network and what ends a layer: norms `[C]`, `scalar` a number `[1]`."""
 
-    pre_norm: Tensor
+    ffn_norm: Tensor
     gate: Linear
     up: Linear
     down: Linear
     dense_norm: Tensor
     expert_norm: Tensor
-    post_norm: Tensor
+    ffn_post_norm: Tensor
     scalar: Tensor
 
 
@@ -71,18 +71,11 @@ class Weights(weights.Weights):
     def combiner(self, layer: int) -> CombinerWeights:
         width = self.config.width
         return CombinerWeights(
-            pre_norm=self._norm(layer, "ffn_norm"),
-            gate=self._linear(layer, "gate"),
-            up=self._linear(layer, "up"),
-            down=self._linear(layer, "down"),
+            **self._parts(layer, ("ffn_norm", *FEED_FORWARD, "ffn_post_norm")),
             dense_norm=self._layer_tensor(layer, "post_feedforward_layernorm_1.weight", width),
             expert_norm=self._layer_tensor(layer, "post_feedforward_layernorm_2.weight", width),
-            post_norm=self._norm(layer, "ffn_post_norm"),
-            scalar=self.scalar(layer),
+            scalar=self._layer_tensor(layer, "layer_scalar", 1),
         )
-
-    def scalar(self, layer: int) -> Tensor:
-        return self._layer_tensor(layer, "layer_scalar", 1)
 
     def expert(self, layer: int, number: int, part: str) -> Tensor:
         """An expert's `gate` or `up` `[F, C]`, or its `down` `[C, F]`; no other is read."""
@@ -158,12 +151,12 @@ class AneCombiner(nn.Module):
         super().__init__()
         self.width, self.activation = config.width, config.activation
         self.pack = pack
-        self.pre_norm = constant(w.pre_norm)
+        self.pre_norm = constant(w.ffn_norm)
         self.dense_gate, self.dense_up = projection(w.gate), projection(w.up)
         self.dense_down = projection(w.down)
         self.dense_norm = ScaledRMSNorm(w.dense_norm, config.epsilon)
         self.expert_norm = ScaledRMSNorm(w.expert_norm, config.epsilon)
-        self.post_norm = ScaledRMSNorm(w.post_norm, config.epsilon)
+        self.post_norm = ScaledRMSNorm(w.ffn_post_norm, config.epsilon)
         self.scalar = constant(w.scalar)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -42,14 +42,9 @@ class ZayaModel(DecoderModel):
 
     config: ZayaConfig
     names: ZayaNames
+    exact: ZayaReference
     dtype: npt.DTypeLike = np.float16
     """Of what is converted: half the memory, and fp16 ones convert fastest."""
-
-    @property
-    def _notes(self) -> NotesReference:
-        from pytest_ane.models.families.zaya._notes import NotesReference
-
-        return NotesReference(self.config, self.weights)
 
     def independent(self, shard: str) -> bool:
         """Nobody else computes the notes' form, of which transformers has the head alone."""
@@ -65,37 +60,35 @@ class ZayaModel(DecoderModel):
             return super().reference(shard)
         forms, layer = self._forms(block_index(shard))
         half = forms.attention if is_attention(block_index(shard)) else forms.mixture
-        reference: Reference = half(layer)
-        return reference
+        return half(layer)
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
         if is_head(shard):
             return None
         forms, layer = self._forms(block_index(shard))
-        path: Reference = forms.path(layer, attention=is_attention(block_index(shard)))
-        return path
+        return forms.path(layer, attention=is_attention(block_index(shard)))
 
     def routed(self, shard: str) -> Routing | None:
         """Experts of a mixture that are chosen, or of the notes' form those that say much."""
         if not self._is_sparse(shard):
             return None
         forms, layer = self._forms(block_index(shard))
-        routing: Routing = forms.routed(layer)
-        return routing
+        return forms.routed(layer)
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
         if not (self.config.is_published and self._is_sparse(shard)):
             return None
-        undecided: Undecided = self.exact.undecided(block_index(shard) // 2)
-        return undecided
+        return self.exact.undecided(block_index(shard) // 2)
 
-    def _forms(self, index: int) -> tuple[Any, int]:
+    def _forms(self, index: int) -> tuple[ZayaReference | NotesReference, int]:
         """Who computes a layer, and its number there: transformers' layers have both halves."""
         if self.config.is_published:
             return self.exact, index // 2
-        return self._notes, index
+        from pytest_ane.models.families.zaya._notes import NotesReference
+
+        return NotesReference(self.config, self.weights), index
 
     def filling(self, shard: str) -> None:
         """None: a sequence is run from its start."""

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families import Reference, Routes, Routing
 from pytest_ane.models.families._layout import causal_mask
-from pytest_ane.models.families.decoder._weights import Linear
 from pytest_ane.models.families.zaya._config import ZayaConfig
 from pytest_ane.models.families.zaya._weights import (
     AttentionWeights,
@@ -76,9 +75,9 @@ class NotesReference:
     def _routed(self, x: Tensor, w: MixtureWeights) -> tuple[Tensor, Tensor]:
         """Normed states `[T, C]`, and shares `[T, experts + 1]`."""
         h, router = self._normed(x, w.norm), w.router
-        inner = self._normed(F.silu(_linear(h, router.down)), router.norm)
+        inner = self._normed(F.silu(F.linear(h, *router.down)), router.norm)
         for layer in (router.first, router.second):
-            inner = F.silu(_linear(inner, layer))
+            inner = F.silu(F.linear(inner, *layer))
         return h, torch.softmax(F.linear(inner, router.last, router.balancing), dim=1)
 
     def _attention(self, x: Tensor, w: AttentionWeights, index: int) -> Tensor:
@@ -140,20 +139,13 @@ def _together(
     return np.split(rows, np.cumsum([len(x) for x in sequences])[:-1])
 
 
-def _linear(x: Tensor, w: Linear) -> Tensor:
-    return F.linear(x, w.weight, w.bias)
-
-
 def _split_heads(x: Tensor, head: int) -> Tensor:
     return x.reshape(len(x), -1, head).transpose(0, 1)
 
 
 def _unit(x: Tensor) -> Tensor:
     """Scaled to a mean square of 1 along the last axis, as length sqrt(d)."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    shortest: float = torch.finfo(x.dtype).eps
-    scaled: Tensor = x * (x.shape[-1] ** 0.5 / length.clamp_min(shortest))
-    return scaled
+    return F.normalize(x, dim=-1, eps=torch.finfo(x.dtype).eps).mul(x.shape[-1] ** 0.5)
 
 
 def _merge(x: Tensor, update: Tensor, w: Residual) -> Tensor:
