@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
+
+from filelock import FileLock
 
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ProgramError
@@ -52,6 +55,39 @@ def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
         yield
     finally:
         _memory = before
+
+
+LARGE = 1 << 26
+"""Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""
+
+
+def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
+    """SHA-256 of files by their names; several are hashed at once.
+
+    Files that did not change since an earlier run, by the cache folder `root`, are not read again
+    (`remembered`): 50 GB take a minute to hash.
+    """
+    folder = root / "digests"
+    pool = ThreadPoolExecutor(os.cpu_count())
+    with _one_process(files.values(), folder), remembered(folder), pool:
+        return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
+
+
+@contextmanager
+def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
+    paths = [path.absolute() for path in files]
+    if sum(path.stat().st_size for path in paths) < LARGE:
+        yield
+        return
+    lock = FileLock(folder / f"{key_digest(sorted(map(str, paths)))}.lock")
+    # A cache that cannot be written costs time, not the run.
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Memory:

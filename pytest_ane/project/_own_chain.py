@@ -22,14 +22,14 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arrays import Array, FloatArray
-from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.digests import digests, file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, running
 from pytest_ane.models.sources.base import Tokenizer
-from pytest_ane.models.sources.files import COMPANIONS, digests
+from pytest_ane.models.sources.files import COMPANIONS
 from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains

@@ -31,7 +31,8 @@ _CHOSEN = "torch.where(chosen, logits, self.masked)"
 _GELU, _DENSE_GELU = (
     f"activated(self.{name}(h), self.activation)" for name in ("gate", "dense_gate")
 )
-_CAPPED = "softly_capped(logits, self.cap)"
+_CAPPED = "torch.tanh(logits / self.cap) * self.cap"
+_CAPPED_LOWER = "torch.tanh(logits * 1.5 / self.cap) * self.cap * 0.6667"
 
 
 def _experts(change: str) -> Put:
@@ -366,7 +367,7 @@ HEAD = [
     Fault("gemma-cap-missing", "heads", "no soft cap",
           edit("forward", _CAPPED, "logits"), _HEAD),
     Fault("gemma-cap-20", "heads", "a soft cap of 2/3",
-          edit("forward", _CAPPED, "softly_capped(logits * 1.5, self.cap) * 0.6667"), _HEAD),
+          edit("forward", _CAPPED, _CAPPED_LOWER), _HEAD),
     Fault("gemma-head-norm", "heads", "no final norm",
           edit("forward", "self.norm(x)", "x"), _HEAD),
     Fault("gemma-head-x0.9", "heads", "logits times 0.9",

@@ -38,11 +38,8 @@ Filling: TypeAlias = Callable[[FloatArray], Mapping[str, FloatArray]]
 class Cut:
     """How a model is cut into shards, ids in the manifest's order.
 
-    Attributes:
-        max_tokens: the largest T of a call; the smallest is 1.
-        context: positions that a key-value state holds.
-        stateful: whether shards of a family that has both forms keep states.
-        variant: which form of the model is computed; None where the family has but one.
+    A call has T from 1 to `max_tokens`, and a key-value state holds `context` positions. `stateful`
+    is for families that have forms with and without states, `variant` for those of several forms.
     """
 
     shards: tuple[str, ...]
@@ -73,11 +70,9 @@ class Ports:
 class Conversion:
     """What the build needs to convert a shard: a traceable torch module and its ports.
 
-    Attributes:
-        module: traced in the dtype of its parameters; fp16 ones convert fastest.
-        states: the module's buffers that become states, under the buffers' names, fp16.
-        reference: of a builder's shard, what it is held against: takes the inputs in order as
-            float32 tensors and gives the outputs in order. None: the module itself in float32.
+    The module is traced in the dtype of its parameters; fp16 ones convert fastest. `states` are its
+    buffers that become states, fp16. A builder's shard is held against its `reference`, which takes
+    the inputs in order as float32 tensors and gives the outputs, or the module itself in float32.
     """
 
     module: Any
@@ -111,10 +106,9 @@ class Wire:
     A stream is a named array `[T, C]`. `x` is the residual stream and starts as the embedding.
 
     Attributes:
-        takes: the streams that enter, or channels of them such as `x[0:8]`, side by side along the
-            channels.
-        gives: the stream that its output replaces (`set`), is added to (`add`), or is appended to
-            along the channels (`append`, the vocabulary slices of `logits`).
+        takes: the streams that enter, or channels such as `x[0:8]`, side by side.
+        gives: the stream that its output replaces (`set`), adds to (`add`), or lengthens along the
+            channels (`append`, the vocabulary slices of `logits`).
         kind: what shards that cost alike are counted under: `block`, `attention`, `head`...
         more: further outputs, which follow the first along the channels.
         times: one channel of a stream that the output is multiplied by.

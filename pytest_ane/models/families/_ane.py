@@ -70,7 +70,8 @@ class AneHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.norm(x))
-        return softly_capped(logits, self.cap)
+        # Soft caps: C tanh(x / c), between -c and c (Gemma 2, arXiv 2408.00118).
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
 
 class Chosen(nn.Module):
@@ -161,8 +162,3 @@ def convolution(weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> 
     if bias is not None:
         conv.bias = nn.Parameter(bias, requires_grad=False)
     return conv
-
-
-def softly_capped(x: Tensor, cap: float | None) -> Tensor:
-    """C tanh(x / c), between -c and c (Gemma 2, arXiv 2408.00118); `x` without a cap."""
-    return x if cap is None else torch.tanh(x / cap) * cap

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
-from pytest_ane.models.families import Port, Wire
+from pytest_ane.models.families import Wire
 
 _BLOCK = re.compile(r"L\d+")
 _HEAD = re.compile(r"head\.\d+")
@@ -50,11 +50,6 @@ def slices(shards: Sequence[str]) -> int:
 def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
     """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
     return vocabulary * index // parts, vocabulary * (index + 1) // parts
-
-
-def head_port(vocabulary: int, parts: int, shard: str) -> Port:
-    start, end = slice_bounds(vocabulary, parts, head_index(shard))
-    return Port("y", (1, end - start, "T", 1))
 
 
 def block_index(shard: str) -> int:

@@ -58,8 +58,7 @@ class AneLayout:
         window: positions that attention sees, its own included; None for all.
         attends: whether positions see others though nothing turns.
         ring: whether position p is at p modulo `context`, over the one that was there.
-        entry_scale: what hidden states are multiplied by as they enter.
-        exit_scale: what the output is multiplied by as it leaves.
+        entry_scale, exit_scale: factors of what enters, and of the output.
     """
 
     family: str

@@ -22,10 +22,9 @@ import numpy as np
 from pytest_ane.manifest import FAMILIES, Manifest, Model
 from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
-from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.digests import digests, file_digest
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
 from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, trait
-from pytest_ane.models.sources.files import digests
 
 
 def make_importable(manifest: Manifest) -> None:

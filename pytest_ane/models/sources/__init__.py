@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.manifest import SourceTable
+from pytest_ane.mlprogram.digests import digests
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources._seeded import GENERATOR, SeededSource, SpreadOf
 from pytest_ane.models.sources.base import Source, Spread
@@ -15,7 +16,6 @@ from pytest_ane.models.sources.files import (
     GENERATION,
     INDEX,
     Checkpoint,
-    digests,
     locate,
     locate_snapshot,
     module_files,
@@ -50,7 +50,7 @@ def open_source(table: SourceTable, spread: SpreadOf) -> Source:
 def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     """What a model's weights depend on, JSON-serialisable: a part of every cache key.
 
-    Of files the SHA-256 digests (`files.digests` says what is trusted), of a seeded source the
+    Of files the SHA-256 digests (`mlprogram.digests` says what is trusted), of a seeded source the
     seed and the generator's version; of all the manifest's `config`. Of a hub's repository also the
     commit. `root` is the cache folder, where digests of large files are remembered.
 

@@ -8,18 +8,13 @@ distribution or in the Hugging Face cache. Digests are remembered between runs.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from filelock import FileLock
-
-from pytest_ane.mlprogram.digests import file_digest, key_digest, remembered
 from pytest_ane.mlprogram.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
@@ -111,7 +106,9 @@ class Checkpoint:
                 "the folder of the checkpoint."
             )
         for file in names.values():
-            _check_name(index, file)
+            plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
+            if not plain or file in ("", ".."):
+                raise SourceError(f"{index}: names the file {file!r:.100}, no name in its folder.")
         files = tuple(dict.fromkeys(names.values()))
         for file in files:
             _check_file(index, file)
@@ -149,12 +146,6 @@ def refuse_pickle(path: Path) -> None:
             f"{path}: a pickle, and reading a pickle runs whatever code it holds; save the weights "
             "with safetensors.torch.save_file, or use a checkpoint that has safetensors."
         )
-
-
-def _check_name(index: Path, file: object) -> None:
-    plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
-    if not plain or file in ("", ".."):
-        raise SourceError(f"{index}: names the file {file!r:.100}, which is no name in its folder.")
 
 
 def _check_file(index: Path, file: str) -> None:
@@ -219,39 +210,6 @@ def _pooling(config: dict[str, Any]) -> str:
     flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
     names = [key.removeprefix(f"{_MODE}_").removesuffix("_tokens") for key in flags]
     return "+".join(name.removesuffix("_token") for name in names) or "none"
-
-
-LARGE = 1 << 26
-"""Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""
-
-
-def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
-    """SHA-256 of files by their names; several are hashed at once.
-
-    Files that did not change since an earlier run, by the cache folder `root`, are not read again
-    (`digests.remembered`): 50 GB take a minute to hash.
-    """
-    folder = root / "digests"
-    pool = ThreadPoolExecutor(os.cpu_count())
-    with _one_process(files.values(), folder), remembered(folder), pool:
-        return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
-
-
-@contextmanager
-def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
-    paths = [path.absolute() for path in files]
-    if sum(path.stat().st_size for path in paths) < LARGE:
-        yield
-        return
-    lock = FileLock(folder / f"{key_digest(sorted(map(str, paths)))}.lock")
-    # A cache that cannot be written costs time, not the run.
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def locate(package: str, file: str) -> Path:

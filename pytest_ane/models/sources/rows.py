@@ -47,27 +47,23 @@ def open_rows(table: Embedding) -> RowTable:
     path = table.path
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the embedding in shards.toml.")
-    kinds = {".gguf": _of_gguf, ".safetensors": _of_safetensors}
-    shape, read = kinds.get(path.suffix, _of_array)(table)
-    height, width = _matrix(table.file, shape)
-    return RowTable(table.file, height, width, table.scale, read)
+    of_source = path.suffix in (".gguf", ".safetensors")
+    shape, read = (_of_source if of_source else _of_array)(table)
+    extents = [extent for extent in shape if extent != 1]
+    if len(extents) != 2:
+        raise SourceError(f"{table.file}: has the shape {list(shape)}, which is no table of rows.")
+    if len(shape) != 2 and math.prod(shape[:-1]) != extents[0]:
+        raise SourceError(f"{table.file}: has the shape {list(shape)}; let a row be the last axis.")
+    return RowTable(table.file, extents[0], extents[1], table.scale, read)
 
 
-def _of_gguf(table: Embedding) -> tuple[Sequence[int], Read]:
+def _of_source(table: Embedding) -> tuple[Sequence[int], Read]:
     from pytest_ane.models.sources._gguf import GGUFSource
+    from pytest_ane.models.sources._safetensors import SafetensorsSource
 
-    source = GGUFSource(table.path)
+    source = (GGUFSource if table.path.suffix == ".gguf" else SafetensorsSource)(table.path)
     shape = source.shape(table.name)
     return shape, lambda index: source.rows(table.name, index, shape[-1])
-
-
-def _of_safetensors(table: Embedding) -> tuple[Sequence[int], Read]:
-    from pytest_ane.models.sources._safetensors import TensorFile
-
-    file = TensorFile(table.path)
-    if table.name not in file.entries:
-        raise SourceError(f"{table.path}: no tensor {table.name!r} among its {len(file.entries)}.")
-    return file.shape(table.name), lambda index: file.read(table.name, np.float32, index)
 
 
 def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
@@ -79,12 +75,3 @@ def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
     if array.dtype.kind not in "fiu":
         raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
     return array.shape, lambda index: array[list(index)]
-
-
-def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:
-    extents = [extent for extent in shape if extent != 1]
-    if len(extents) != 2:
-        raise SourceError(f"{label}: has the shape {list(shape)}, which is no table of rows.")
-    if len(shape) != 2 and math.prod(shape[:-1]) != extents[0]:
-        raise SourceError(f"{label}: has the shape {list(shape)}; let a row be the last axis.")
-    return extents[0], extents[1]

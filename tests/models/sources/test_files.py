@@ -17,7 +17,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from pytest_ane.manifest import SourceTable as Origin
-from pytest_ane.mlprogram.digests import remembered
+from pytest_ane.mlprogram.digests import digests, remembered
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources import (
     SeededSource,
@@ -30,7 +30,6 @@ from pytest_ane.models.sources import (
 )
 from pytest_ane.models.sources._gguf import GGUFSource
 from pytest_ane.models.sources._safetensors import SafetensorsSource
-from pytest_ane.models.sources.files import digests
 from tests.models.sources.checkpoints import bf16, write_checkpoint, write_tokenizer
 from tests.models.sources.files import write_gguf
 from tests.models.sources.hub import COMMIT, write_snapshot
@@ -183,8 +182,6 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read, each time; all count as large and as not new."""
-    import pytest_ane.models.sources.files as module
-
     found: list[str] = []
     opened, now = Path.open, time.time_ns
 
@@ -195,7 +192,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Path, "open", note)
     monkeypatch.setattr("pytest_ane.mlprogram.digests.time.time_ns", lambda: now() + 10**10)
-    monkeypatch.setattr(module, "LARGE", 0)
+    monkeypatch.setattr("pytest_ane.mlprogram.digests.LARGE", 0)
     return found
 
 

@@ -46,12 +46,8 @@ def layout(description: dict[str, Any], shard: str) -> BertLayout:
 class BertLayout(AneLayout):
     """Hidden states enter as `x [1, C, N, 1]` with a `mask [1, 1, 1, N]` of N fixed positions.
 
-    A text's T positions come first; the mask is 0 there, and large and negative at padding.
-
-    Attributes:
-        length: N.
-        pools: whether the output is one row for the whole text.
-        causal: not; every position sees all of its text.
+    A text's T positions come first; the mask is 0 there, and large and negative at padding. N is
+    `length`; where it `pools`, the output is one row for the whole text.
     """
 
     attends: bool = True

@@ -50,8 +50,7 @@ class Mixture:
         top: as many as are chosen, those of the largest logits.
         ffn: inner channels of an expert.
         normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
-        shared: inner channels of an expert that all positions have besides, weighed by a sigmoid of
-            its own; None for none.
+        shared: inner channels of an expert of all positions, weighed by a sigmoid of its own.
     """
 
     experts: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
@@ -122,21 +122,25 @@ class DecoderModel:
         return mixed and self._exact is not None
 
     def _itself(self, shard: str) -> Reference:
-        """The converted form in float32, without states."""
+        """The converted form in float32, any states at zero."""
         import torch
 
-        stateless = copy(self)
-        stateless.config, stateless.dtype = replace(self.config, context=None), np.float32
-        module, layout = stateless._module(shard), stateless.layout(shard)
-        names = [port.name for port in stateless.ports(shard).inputs]
+        plain = copy(self)
+        plain.config, plain.dtype = self._stateless(), np.float32
+        module, layout, ports = plain._module(shard), plain.layout(shard), plain.ports(shard)
 
         def run(hidden: FloatArray) -> FloatArray:
             inputs = layout.inputs(hidden)
+            for state in ports.states:
+                module.get_buffer(state.name).zero_()
             with torch.inference_mode():
-                y = module(*(torch.from_numpy(np.asarray(inputs[name])) for name in names))
+                y = module(*(torch.from_numpy(np.asarray(inputs[p.name])) for p in ports.inputs))
             return layout.output({"y": y.numpy()})
 
         return lambda sequences: [run(hidden) for hidden in sequences]
+
+    def _stateless(self) -> DecoderConfig:
+        return replace(self.config, context=None)
 
     def conversion(self, shard: str) -> Conversion:
         ports = self.ports(shard)
@@ -146,7 +150,8 @@ class DecoderModel:
         c = self.config
         if is_head(shard):
             x = Port("x", (1, c.width, "T", 1))
-            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
+            first, end = blocks.slice_bounds(c.vocabulary, c.slices, head_index(shard))
+            return Ports((x,), (Port("y", (1, end - first, "T", 1)),))
         layout = self.layout(shard)
         turned = 0 if layout.rotary is None else layout.rotary.channels
         inputs = attention_ports(c.width, turned, layout.context)
@@ -248,19 +253,15 @@ class DecoderFamily:
             names.require(source, config, ids)
         return DecoderModel(source, config, names, cut, self.exact(source))
 
-    def exact(self, source: Source) -> Callable[[], DecoderReference] | None:
+    def exact(self, source: Source) -> Callable[[], Any] | None:
         """Opens the model of transformers that shards of a source are held against, if any."""
-        usual = self.usual(source)
-        kind = usual.get("model_type") or architecture_of(source.value)[1]
-        if not self.reference and not in_transformers(kind):
-            return None
+        kind = self.usual(source).get("model_type") or architecture_of(source.value)[1]
+        return partial(self.opened, source) if self.reference or in_transformers(kind) else None
 
-        def opened() -> DecoderReference:
-            from pytest_ane.models.reference import DecoderReference
+    def opened(self, source: Source) -> Any:
+        from pytest_ane.models.reference import DecoderReference
 
-            return DecoderReference(source, usual, self.reference)
-
-        return opened
+        return DecoderReference(source, self.usual(source), self.reference)
 
     def usual(self, source: Source) -> Mapping[str, Any]:
         """What the configuration of synthetic weights says where the manifest does not."""

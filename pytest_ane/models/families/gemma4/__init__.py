@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -142,15 +142,11 @@ class Gemma4Family(DecoderFamily):
         blocks.check_depth(source.label, layers, len(config.layers), lambda s: part(s).layer)
         return Gemma4Model(source, config, names, cut, self.exact(source))
 
-    def exact(self, source: Source) -> Callable[[], Gemma4Reference]:
-        """Opens transformers' model, whose layers are run in part."""
+    def opened(self, source: Source) -> Gemma4Reference:
+        """Transformers' model, whose layers are run in part."""
+        from pytest_ane.models.reference.gemma4 import Gemma4Reference
 
-        def opened() -> Gemma4Reference:
-            from pytest_ane.models.reference.gemma4 import Gemma4Reference
-
-            return Gemma4Reference(source, self.usual(source))
-
-        return opened
+        return Gemma4Reference(source, self.usual(source))
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
         """A shard's layout from `Gemma4Model.description`, without the weights."""

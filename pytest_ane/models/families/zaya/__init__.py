@@ -29,7 +29,6 @@ from pytest_ane.models.sources import Source
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.zaya._notes import NotesReference
     from pytest_ane.models.families.zaya._weights import ZayaWeights
     from pytest_ane.models.reference.zaya import ZayaReference
 
@@ -58,23 +57,34 @@ class ZayaModel(DecoderModel):
         """The float32 module of a shard on sequences `[T, C]`."""
         if is_head(shard):
             return super().reference(shard)
-        forms, layer = self._forms(block_index(shard))
-        half = forms.attention if is_attention(block_index(shard)) else forms.mixture
-        return half(layer)
+        if not self.config.is_published:
+            return self._itself(shard)
+        index = block_index(shard)
+        half = self.exact.attention if is_attention(index) else self.exact.mixture
+        return half(index // 2)
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
         if is_head(shard):
             return None
-        forms, layer = self._forms(block_index(shard))
-        return forms.path(layer, attention=is_attention(block_index(shard)))
+        index = block_index(shard)
+        if self.config.is_published:
+            return self.exact.path(index // 2, attention=is_attention(index))
+        w = self.weights.residual(index)
+        scale, bias = w.residual_scale.numpy(), w.residual_bias.numpy()
+        return lambda sequences: [x * scale + bias for x in sequences]
 
     def routed(self, shard: str) -> Routing | None:
         """Experts of a mixture that are chosen, or of the notes' form those that say much."""
         if not self._is_sparse(shard):
             return None
-        forms, layer = self._forms(block_index(shard))
-        return forms.routed(layer)
+        index = block_index(shard)
+        if self.config.is_published:
+            return self.exact.routed(index // 2)
+        from pytest_ane.models.families.zaya._ane import routes
+
+        w = self.weights.mixture(index)
+        return lambda sequences: [routes(x, w, self.config) for x in sequences]
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
@@ -82,13 +92,9 @@ class ZayaModel(DecoderModel):
             return None
         return self.exact.undecided(block_index(shard) // 2)
 
-    def _forms(self, index: int) -> tuple[ZayaReference | NotesReference, int]:
-        """Who computes a layer, and its number there: transformers' layers have both halves."""
-        if self.config.is_published:
-            return self.exact, index // 2
-        from pytest_ane.models.families.zaya._notes import NotesReference
-
-        return NotesReference(self.config, self.weights), index
+    def _stateless(self) -> ZayaConfig:
+        """As it is, for its attention has states throughout."""
+        return self.config
 
     def filling(self, shard: str) -> None:
         """None: a sequence is run from its start."""

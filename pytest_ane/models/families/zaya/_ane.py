@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families import Routes
 from pytest_ane.models.families._ane import (
     Chosen,
     ScaledRMSNorm,
@@ -24,6 +26,7 @@ from pytest_ane.models.families._ane import (
 from pytest_ane.models.families.zaya._config import ZayaConfig
 from pytest_ane.models.families.zaya._weights import (
     AttentionWeights,
+    MixtureWeights,
     Residual,
     RouterWeights,
     ZayaWeights,
@@ -93,6 +96,20 @@ class AneExpert(nn.Module):
         gate, up = self.fc1(h).chunk(2, dim=1)
         given: Tensor = self.fc2(F.silu(gate) * up)
         return given
+
+
+def routes(x: FloatArray, w: MixtureWeights, config: ZayaConfig) -> Routes:
+    """Of the notes' form, experts with more than an even share of all slots, the largest first.
+
+    `x [T, C]` in float32.
+    """
+    with torch.inference_mode():
+        h = ScaledRMSNorm(w.norm, config.epsilon)(torch.from_numpy(x.T)[None, :, :, None])
+        shares = AneRouter(config, w.router)(h)[0, :, :, 0].T
+    ordered = shares[:, :-1].sort(dim=1, descending=True, stable=True)
+    counts = (ordered.values > 1 / shares.shape[1]).sum(dim=1)
+    rows = zip(ordered.indices.tolist(), counts.tolist(), strict=True)
+    return tuple(tuple(row[:count]) for row, count in rows)
 
 
 class AneMixture(nn.Module):

@@ -21,13 +21,7 @@ from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings
 from pytest_ane.models.families.decoder._config import PUBLISHED, Names, Parts
 from pytest_ane.models.sources import Source, Spread
-from pytest_ane.models.sources.base import (
-    MAX_DIMENSION,
-    MAX_LAYERS,
-    check_names,
-    positive,
-    whole,
-)
+from pytest_ane.models.sources.base import MAX_DIMENSION, MAX_LAYERS, check_names, positive, whole
 
 _FOLDED: Parts = {
     "self_attn.qkv.linear_q.weight": "self_attn.qkv_proj.q_proj.weight",

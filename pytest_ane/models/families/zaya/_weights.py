@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families.decoder._weights import Linear, Weights
-from pytest_ane.models.families.zaya._config import ZayaConfig, ZayaNames, is_attention
+from pytest_ane.models.families.zaya._config import ZayaConfig, ZayaNames
 
 OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out
@@ -82,9 +82,6 @@ class ZayaWeights(Weights):
         scale, bias = self._scales(0, "hidden_states")
         scaled: FloatArray = (rows + bias.numpy()) * scale.numpy()
         return scaled
-
-    def block(self, index: int) -> Any:
-        return self.cca(index) if is_attention(index) else self.mixture(index)
 
     def cca(self, index: int) -> AttentionWeights:
         """A layer of compressed convolutional attention.
