@@ -18,3 +18,19 @@ def test_inner_modules_and_private_names_are_found() -> None:
     assert "mlprogram.errors" in modules()
     assert Import("cli.output", "mlprogram.errors") in imports()
     assert Import("gates.base", "make._kmeans").rooms == ("gates", "make")
+
+
+SHARED = {
+    "mlprogram.arrays", "mlprogram.errors", "models.sources", "models.sources.base",
+    "models.sources.files",
+}  # fmt: skip
+"""What references and converted forms may both import: numbers, errors, and the bytes of files."""
+
+
+def test_two_authors_share_no_code() -> None:
+    def used_by(folder: str) -> set[str]:
+        found = {it.used for it in imports() if it.user.startswith(f"models.{folder}")}
+        return {name for name in found if not name.startswith(f"models.{folder}")}
+
+    families = {name for name in used_by("families") if not name.startswith("models.reference")}
+    assert used_by("reference") & families <= SHARED

@@ -96,7 +96,7 @@ OPTIONS = (
         action="append",
         has_twin=False,
     ),
-    Option("ane_manifest", "the manifest (default: shards.toml in the root directory)", "FILE"),
+    Option("ane_manifest", "the manifest (default: shards.toml here, or in the root directory)", "FILE"),
     Option(
         "ane_cache",
         "where built shards and recorded references are kept (default: the user's cache)",
@@ -331,8 +331,10 @@ def path(config: pytest.Config, name: str) -> Path | None:
 
 
 def manifest_file(config: pytest.Config) -> Path:
-    """The manifest; it need not exist."""
-    return path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    """The manifest; it need not exist. One where pytest was called goes before the root's."""
+    here = config.invocation_params.dir / "shards.toml"
+    usual = here if here.is_file() else config.rootpath / "shards.toml"
+    return path(config, "ane_manifest") or usual
 
 
 def url(config: pytest.Config, name: str) -> str | None:

@@ -30,6 +30,20 @@ def test_every_option_and_its_twin_are_explained(pytester: pytest.Pytester) -> N
         assert (f"  {option.name} (string):" in text) is option.has_twin
 
 
+def test_the_manifest_is_the_one_where_pytest_was_called(
+    good: Project, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a folder with a project of its own, as of a model that `init` has just cut."""
+    (good.path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    inner = good.path / "inner"
+    inner.mkdir()
+    text = (good.path / "shards.toml").read_text()
+    (inner / "shards.toml").write_text(text.replace("good", "other"))
+    monkeypatch.chdir(inner)
+    result = pytester.runpytest_inprocess("--ane-shards=good")
+    result.stderr.fnmatch_lines(["*other*"])
+
+
 NEEDS_VALUES = [o for o in OPTIONS if o.metavar and o.name != "ane_cluster_timeout"]
 
 

@@ -161,13 +161,16 @@ def _mixed(s: Settings, config: DecoderConfig, mixture: Mixture) -> DecoderConfi
     step, dense = s.count("decoder_sparse_step", 1), s.get("mlp_only_layers", [])
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(len(config.layers))]
     # One of two names, by the version of transformers that saved it.
-    experts = "num_local_experts" if s.get("num_local_experts") else "num_experts"
+    local = s.get("num_local_experts")
+    experts = s.count("num_local_experts" if local else "num_experts", s.published(mixture.experts))
+    if local and s.get("num_experts") is not None:
+        s.only("num_experts", experts)
     return replace(
         config,
         layers=tuple(replace(w, sparse=s) for w, s in zip(config.layers, sparse, strict=True)),
         mixture=replace(
             mixture,
-            experts=s.count(experts, s.published(mixture.experts)),
+            experts=experts,
             top=s.count("num_experts_per_tok", s.published(mixture.top)),
             ffn=s.count("moe_intermediate_size", s.published(mixture.ffn)),
             # llama.cpp has it by the architecture, whatever the model was trained with.

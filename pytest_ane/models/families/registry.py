@@ -96,5 +96,8 @@ def _opens(name: str, source: Source) -> bool:
 
 def identify_family(name: str) -> dict[str, Any]:
     """What shards depend on in a family's code: its version, and of the user's own its source."""
-    code = {} if name in FAMILIES else code_digests(name)
-    return {"name": name, "version": get_family(name).VERSION, "code": code}
+    family, code = get_family(name), {} if name in FAMILIES else code_digests(name)
+    reference = getattr(family, "reference", "")
+    if isinstance(reference, str) and reference and not reference.startswith("transformers."):
+        code |= code_digests(reference)
+    return {"name": name, "version": family.VERSION, "code": code}

@@ -15,7 +15,7 @@ Hooks put hidden states in before the layer, take out what a module gets or give
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -32,6 +32,7 @@ from pytest_ane.models.reference._files import (
     class_of,
     made_from,
     parameter,
+    refusing,
 )
 from pytest_ane.models.reference._gguf import GGUFTensors, table_of
 from pytest_ane.models.reference._routing import ALL, among, chosen, close_choices, rows_of
@@ -96,9 +97,10 @@ class TransformersModel:
 
     def _hollow(self) -> tuple[Any, list[nn.Module]]:
         """A model with stand-ins for its layers, and the layers, none of which has tensors."""
-        model = self.empty()
-        self.tensors.fill(model, self.stack(model), deep=False)
-        layers = self.layers(model)
+        with self.refusing("does not make a model of layers"):
+            model = self.empty()
+            layers = self.layers(model)
+            self.tensors.fill(model, self.stack(model), deep=False)
         whole = list(layers)
         for i in range(len(layers)):
             layers[i] = Through()
@@ -111,9 +113,14 @@ class TransformersModel:
         table.weight = parameter(self.tensors.rows(model, table, ids))
         self.fill_embeddings(model)
         first, tokens = self.layers(model)[0], torch.arange(len(ids))[None]
-        entered, _ = until(first, self.stack(model), input_ids=tokens)
+        with self.refusing("fails"):
+            entered, _ = until(first, self.stack(model), input_ids=tokens)
         rows: FloatArray = entered[0][0].numpy()
         return rows
+
+    def refusing(self, what: str) -> AbstractContextManager[None]:
+        """Let whatever transformers raises be a `SourceError`."""
+        return refusing(f"{self.tensors.source.label}: transformers' class {what}")
 
     def fill_embeddings(self, model: Any) -> None:
         """Read what tokens go through besides the table."""
@@ -121,13 +128,14 @@ class TransformersModel:
     def head(self, start: int, end: int) -> Run:
         """Logits `[T, end - start]` of some tokens, for what leaves the last layer."""
         model, _ = self._hollow()
-        norm, head = self.stack(model).norm, model.get_output_embeddings()
-        self.tensors.fill(model, norm)
-        head.weight = parameter(self.tensors.rows(model, head, range(start, end)))
+        with self.refusing("has no head behind a norm"):
+            norm, head = self.stack(model).norm, model.get_output_embeddings()
+            self.tensors.fill(model, norm)
+            head.weight = parameter(self.tensors.rows(model, head, range(start, end)))
 
         def logits(hidden: FloatArray) -> FloatArray:
             x = batch(hidden)
-            with _entering(norm, x):
+            with self.refusing("fails"), _entering(norm, x):
                 rows: FloatArray = model(inputs_embeds=x, use_cache=False).logits[0].numpy()
             return rows
 
@@ -193,10 +201,11 @@ class DecoderReference(TransformersModel):
     def routing(self, index: int) -> tuple[Layer, nn.Module, Any, int]:
         """A layer whose experts are not read, their stand-in, what chooses them, and how many."""
         layer = self.mixing(index)
-        mlp = layer.module.mlp
-        mlp.experts = Given(None)
-        layer.fill()
-        return layer, mlp.experts, mlp.gate, mlp.gate.top_k
+        with self.refusing("has no experts behind a gate"):
+            mlp = layer.module.mlp
+            mlp.experts = Given(None)
+            layer.fill()
+            return layer, mlp.experts, mlp.gate, mlp.gate.top_k
 
     def attending(self, index: int) -> Layer:
         """A layer with at least its attention's tensors."""
@@ -224,7 +233,7 @@ class Layer:
     """
 
     def __init__(self, of: TransformersModel, index: int) -> None:
-        self._model, whole = of.shared
+        self._of, (self._model, whole) = of, of.shared
         self.module: Any = deepcopy(whole[index])
         self.stack, self._layers = of.stack(self._model), of.layers(self._model)
         self._index, self._tensors = index, of.tensors
@@ -261,7 +270,8 @@ class Layer:
         """
         x = batch(hidden)
         kept = {} if cache is None else {"past_key_values": cache, "use_cache": True}
-        with self._placed(), _entering(self.module, x, **more):
+        fails = self._of.refusing("fails")
+        with fails, self._placed(), _entering(self.module, x, **more):
             return until(module, self.stack, inputs_embeds=x, **kept)
 
     def keys_and_values(self, hidden: FloatArray) -> tuple[FloatArray, FloatArray]:

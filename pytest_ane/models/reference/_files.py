@@ -7,6 +7,7 @@ names and shapes that transformers would save.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.tokenizer import quiet
 
@@ -82,13 +83,23 @@ def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> An
             f"{source.label}: transformers has no model of type {kind!r}, so there is no reference."
         )
     of = CONFIG_MAPPING[kind] if model is None else model.config_class
+    # What a model returns is asked for by name here.
+    told = {key: value for key, value in table.items() if key != "return_dict"}
+    with refusing(f"{source.label}: transformers does not take its configuration"), quiet():
+        return of.from_dict(told)
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Let whatever transformers raises be a `SourceError` that begins so."""
     try:
-        with quiet():
-            return of.from_dict(dict(table))
-    # Its checks raise what they like.
+        yield
+    except AneError:
+        raise
     except Exception as error:
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise SourceError(
-            f"{source.label}: transformers does not take its configuration: {error}"
+            f"{what} ({why:.300}); correct its configuration, or name another reference."
         ) from error
 
 
@@ -97,7 +108,7 @@ def class_of(path: str) -> Any:
     try:
         found = resolve_name(path)
         _ = found.config_class
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SourceError(
             f"The reference {path!r} is no class of a transformers model ({error}); name one as "
             "'transformers.LlamaForCausalLM'."

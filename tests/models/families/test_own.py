@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from pytest_ane.manifest import Manifest, Model
 from pytest_ane.manifest.records import OwnPort
-from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.models.families import Layout, Port, Ports, trait
+from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Cut, Layout, Port, Ports, trait
 from pytest_ane.models.families._layout import AneLayout
+from pytest_ane.models.families.decoder import (
+    DecoderConfig,
+    DecoderFamily,
+    DecoderModel,
+    Settings,
+    plain,
+)
 from pytest_ane.models.families.own import (
     RenamedLayout,
     Renaming,
@@ -23,6 +32,8 @@ from pytest_ane.models.families.own import (
     error_line,
     make_importable,
 )
+from pytest_ane.models.families.registry import identify_family
+from pytest_ane.models.sources import SeededSource
 
 
 @pytest.fixture
@@ -117,3 +128,89 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
 def test_what_a_family_of_the_user_s_own_leaves_out() -> None:
     own = renamed(SimpleNamespace(width=4, sees="itself"))
     assert [trait(own, name) for name in TRAITS] == [None, 1.0, True, None]
+
+
+FAMILY = """
+from pytest_ane.models.families.decoder import DecoderFamily, plain
+FAMILY = DecoderFamily("mine", lambda s, positions: plain(s, positions), reference="{}")
+"""
+
+
+def test_the_module_of_a_reference_s_class_is_part_of_what_shards_depend_on(folder: Path) -> None:
+    (folder / "mine_alone.py").write_text(FAMILY.format("theirs_alone.Mine"))
+    (folder / "theirs_alone.py").write_text("x = 1")
+    before = identify_family("mine_alone")
+    assert before["code"].keys() == {"mine_alone", "theirs_alone"}
+    (folder / "theirs_alone.py").write_text("x = 2")
+    assert identify_family("mine_alone") != before
+
+
+TINY = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "vocab_size": 40,
+}  # fmt: skip
+
+
+def opened(kind: str, reference: Any = "", configure: Any = plain, **more: Any) -> DecoderModel:
+    family = DecoderFamily("mine", configure, types=(kind,), reference=reference)
+    source = SeededSource(7, family.spread, {**TINY, **more})
+    return family.open_model(source, Cut(("L00", "L01", "head.0"), max_tokens=4))
+
+
+HIDDEN = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["t5", "nobody_s"])
+def test_a_type_without_a_causal_model_is_held_against_its_own_form(kind: str) -> None:
+    model = opened(kind)
+    assert not model.independent("L00")
+    module, layout = model.conversion("L00").module, model.layout("L00")
+    inputs = [torch.from_numpy(value) for value in layout.inputs(HIDDEN).values()]
+    with torch.inference_mode():
+        own = layout.output({"y": module(*inputs).numpy()})
+    np.testing.assert_allclose(model.reference("L00")([HIDDEN])[0], own, rtol=1e-6, atol=1e-6)
+
+
+def test_a_class_is_another_author_unless_it_is_in_the_family_s_module() -> None:
+    assert opened("llama").independent("L00")
+    assert opened("nobody_s", "transformers.LlamaForCausalLM").independent("L00")
+    assert not opened("nobody_s", "pytest_ane.of_mine.Model").independent("L00")
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("nowhere.Model", "is no class of a transformers model"),
+        ("transformers.LlamaConfig", "is no class of a transformers model"),
+        ("transformers.BertForMaskedLM", "does not make a model of layers"),
+        ("transformers.LlamaModel", "has no head behind a norm"),
+    ],
+)
+def test_a_reference_that_is_no_decoder(reference: str, said: str) -> None:
+    with pytest.raises((SourceError, ManifestError), match=said):
+        opened("nobody_s", reference).reference("head.0")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pad_token_id", 300), ("initializer_range", None), ("id2label", 5)]
+)
+def test_what_transformers_refuses_is_one_sentence(key: str, value: Any) -> None:
+    with pytest.raises(SourceError) as error:
+        opened("llama", **{key: value}).reference("L00")
+    assert "transformers" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_model_is_to_return_is_no_setting_of_its_reference() -> None:
+    plainly, otherwise = opened("llama"), opened("llama", return_dict=False)
+    np.testing.assert_array_equal(
+        plainly.reference("head.0")([HIDDEN])[0], otherwise.reference("head.0")([HIDDEN])[0]
+    )
+
+
+def test_an_activation_that_is_not_computed() -> None:
+    def configure(s: Settings, positions: int) -> DecoderConfig:
+        return replace(plain(s, positions), activation="relu")  # type: ignore[arg-type]
+
+    with pytest.raises(SourceError, match="activation 'relu'; computed are silu and gelu"):
+        opened("llama", configure=configure)

@@ -109,11 +109,8 @@ a folder is without sentence-transformers' files."""
 class BertConfig:
     """Dimensions, and the parts that configurations choose.
 
-    Attributes:
-        vocabulary, positions, types: rows of the three embeddings; 0 types where there are none.
-        pooling: whether the embedding is the mean of all positions, or the first one.
-        normalized: whether its norm is 1.
-        length: positions of a call; what a text leaves of them is padding.
+    `vocabulary`, `positions` and `types` are rows of the three embeddings. A call has `length`
+    positions; what a text leaves of them is padding. `normalized`: the embedding's norm is 1.
     """
 
     width: int

@@ -44,13 +44,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Experts of a sparse layer, of which each position chooses some.
+    """Experts of a sparse layer, of which each position chooses the `top` of the largest logits.
 
-    Attributes:
-        top: as many as are chosen, those of the largest logits.
-        ffn: inner channels of an expert.
-        normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
-        shared: inner channels of an expert of all positions, weighed by a sigmoid of its own.
+    An expert has `ffn` inner channels. Where `normalized`, the shares of the chosen ones sum to 1;
+    else they are of all experts. An expert of all positions, weighed by a sigmoid, has `shared`.
     """
 
     experts: int

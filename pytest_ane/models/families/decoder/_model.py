@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
-from runpy import run_path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import (
     Conversion,
     Cut,
@@ -32,6 +33,7 @@ from pytest_ane.models.families._layout import AneLayout, attention_ports
 from pytest_ane.models.families.decoder._config import (
     GGUF,
     PUBLISHED,
+    Activation,
     DecoderConfig,
     Names,
     Parts,
@@ -59,11 +61,12 @@ class DecoderModel:
         names: Names,
         cut: Cut,
         exact: Callable[[], DecoderReference] | None,
+        by_one_hand: bool = False,
     ) -> None:
         self.source, self.config, self.names, self.shards = source, config, names, cut.shards
         self.positions = config.context or cut.max_tokens
         self.description = asdict(config)
-        self._exact = exact
+        self._exact, self._by_one_hand = exact, by_one_hand
 
     @property
     def missing(self) -> Sequence[str]:
@@ -89,7 +92,7 @@ class DecoderModel:
         return self._exact()
 
     def independent(self, shard: str) -> bool:
-        return self._exact is not None
+        return self._exact is not None and not self._by_one_hand
 
     def reference_embed(self, ids: Sequence[int]) -> FloatArray:
         return self.embed(ids) if self._exact is None else self.exact.embed(ids)
@@ -251,12 +254,18 @@ class DecoderFamily:
         blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
         if source.names:
             names.require(source, config, ids)
-        return DecoderModel(source, config, names, cut, self.exact(source))
+        return DecoderModel(source, config, names, cut, self.exact(source), self.by_one_hand)
 
     def exact(self, source: Source) -> Callable[[], Any] | None:
         """Opens the model of transformers that shards of a source are held against, if any."""
         kind = self.usual(source).get("model_type") or architecture_of(source.value)[1]
         return partial(self.opened, source) if self.reference or in_transformers(kind) else None
+
+    @property
+    def by_one_hand(self) -> bool:
+        """Whether the class of its references is in the module of the family itself."""
+        own = getattr(self.configure, "__module__", "").partition(".")[0]
+        return own == self.reference.partition(".")[0]
 
     def opened(self, source: Source) -> Any:
         from pytest_ane.models.reference import DecoderReference
@@ -282,6 +291,11 @@ class DecoderFamily:
             context=cut.context if cut.stateful else None,
         )
         settings.check()
+        if config.activation not in get_args(Activation):
+            raise SourceError(
+                f"{source.label}: family {self.name!r} has the activation {config.activation!r}; "
+                f"computed are {' and '.join(get_args(Activation))}."
+            )
         if source.names:
             names.check(source, self.name, config)
         return config, names
@@ -319,19 +333,13 @@ def spread(name: str, shape: tuple[int, ...], norm: float = 1.0) -> Spread:
     return Spread.with_outliers(shape[-1] ** -0.5, outliers=0.03)
 
 
-def in_transformers(kind: str) -> bool:
-    """Whether transformers has a model of a type, or of what llama.cpp calls it.
-
-    Its table is read without it, for this is asked in runs that compute no reference.
-    """
-    return kind in _types() or kind in {known.replace("_", "") for known in _types()}
-
-
 @cache
-def _types() -> Collection[str]:
-    spec = find_spec("transformers")
-    assert spec is not None
-    assert spec.origin is not None
-    names = run_path(str(Path(spec.origin).parent / "models" / "auto" / "auto_mappings.py"))
-    types: Collection[str] = names["CONFIG_MAPPING_NAMES"]
-    return types
+def in_transformers(kind: str) -> bool:
+    """Whether transformers has a causal language model of a type, or of llama.cpp's name for it.
+
+    Its table is read as text, for this is asked in runs that compute no reference.
+    """
+    file = distribution("transformers").locate_file("transformers/models/auto/modeling_auto.py")
+    table = Path(str(file)).read_text("utf-8").partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2]
+    types = re.findall(r'\(\s*"([\w.-]+)",', table.partition("\n)")[0])
+    return kind in types or kind in (known.replace("_", "") for known in types)

@@ -89,11 +89,7 @@ class HeadWeights(NamedTuple):
 
 
 class Weights:
-    """A source seen by a family's names; reads from it and keeps nothing.
-
-    Args:
-        dtype: of tensors, `np.float32` or `np.float16`.
-    """
+    """A source seen by a family's names, in float32 or float16; reads from it and keeps nothing."""
 
     def __init__(
         self, source: Source, config: DecoderConfig, names: Names, dtype: npt.DTypeLike = np.float32

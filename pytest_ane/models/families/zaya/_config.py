@@ -172,12 +172,7 @@ _THETAS = {_FULL: 5e6, _SLIDING: 1e4}
 
 @dataclass(frozen=True)
 class ZayaConfig(DecoderConfig):
-    """Attention on even layers, experts on odd ones.
-
-    Attributes:
-        variant: `published`, or `notes`, the form of the lab's shards.
-        router: the router's inner channels, those of its state.
-    """
+    """Attention on even layers, experts on odd ones; `router` are the channels of its state."""
 
     variant: str = "published"
     router: int = 0
