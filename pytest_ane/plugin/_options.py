@@ -96,7 +96,9 @@ OPTIONS = (
         action="append",
         has_twin=False,
     ),
-    Option("ane_manifest", "the manifest (default: shards.toml here, or in the root directory)", "FILE"),
+    Option(
+        "ane_manifest", "the manifest (default: shards.toml here, or in the root directory)", "FILE"
+    ),
     Option(
         "ane_cache",
         "where built shards and recorded references are kept (default: the user's cache)",
