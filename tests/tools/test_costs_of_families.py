@@ -126,7 +126,9 @@ def test_attention_with_states_looks_at_all_of_them(
     looks = 2 * heads * head * tokens * (context - tokens)
     writes = 2 * kv_heads * head * tokens * context
     costs = packages(case, tokens)
-    assert costs.macs - of_reference(case, tokens) == looks + writes
+    # The notes' form of ZAYA is its own reference.
+    more = 0 if case.startswith("zaya") else looks + writes
+    assert costs.macs - of_reference(case, tokens) == more
     # Keys and values, in fp16; read once and written once, whole.
     tail = 2 * math.prod(zaya().config.state_shapes(0)["tail"]) if case.startswith("zaya") else 0
     assert costs.held == 2 * 2 * kv_heads * head * context + tail

@@ -86,7 +86,10 @@ def made_from(table: Mapping[str, Any], source: Source, model: Any = None) -> An
     # What a model returns is asked for by name here.
     told = {key: value for key, value in table.items() if key != "return_dict"}
     with refusing(f"{source.label}: transformers does not take its configuration"), quiet():
-        return of.from_dict(told)
+        config = of.from_dict(told)
+        # It matters in training alone, and must be in the vocabulary.
+        config.pad_token_id = config.get_text_config().pad_token_id = None
+        return config
 
 
 @contextmanager
