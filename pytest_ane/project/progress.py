@@ -86,10 +86,13 @@ class Progress:
     @contextmanager
     def building(self, shard: str) -> Iterator[Callable[[int], None]]:
         """Show that a package is being built or looked up; yields what takes its size in bytes."""
-        seconds, size = time.perf_counter() - self._start, sum(self.done.values())
-        done, total = len(self.done), self._total
-        with self.showing(words(shard, done=done, total=total, size=size, seconds=seconds)):
+        with self.showing(self._words(shard)):
             yield lambda size: self.done.update({shard: size})
+
+    def _words(self, shard: str) -> str:
+        """What is shown of a shard at work; workers of xdist show its name alone."""
+        seconds, size = time.perf_counter() - self._start, sum(self.done.values())
+        return words(shard, done=len(self.done), total=self._total, size=size, seconds=seconds)
 
     @contextmanager
     def showing(self, text: str) -> Iterator[None]:
