@@ -191,9 +191,7 @@ def test_a_reference_that_is_no_decoder(reference: str, said: str) -> None:
         opened("nobody_s", reference).reference("head.0")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("initializer_range", None), ("id2label", 5)]
-)
+@pytest.mark.parametrize(("key", "value"), [("initializer_range", None), ("id2label", 5)])
 def test_what_transformers_refuses_is_one_sentence(key: str, value: Any) -> None:
     with pytest.raises(SourceError) as error:
         opened("llama", **{key: value}).reference("L00")
