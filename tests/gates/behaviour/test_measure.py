@@ -118,6 +118,14 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
     assert math.isnan(value)
 
 
+def test_nothing_at_one_position_is_no_dead_shard_and_nothing_at_all_is_one() -> None:
+    """Rounding may choose another pack's expert at a position of a near tie."""
+    ones = np.ones_like(embed(IDS))
+    assert alone(only(1), ones) == (("L00", 0.0),)
+    ((_, value),) = alone(only(), ones)
+    assert math.isnan(value)
+
+
 def test_a_nan_in_greedy_text_ends_it() -> None:
     """Of a NaN `argmax` makes token 0, which is what the reference says there."""
 
