@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grimp
+
 from tests.house import Import, imports, modules, past_a_door, table
 
 
@@ -22,15 +24,19 @@ def test_inner_modules_and_private_names_are_found() -> None:
 
 SHARED = {
     "mlprogram.arrays", "mlprogram.errors", "models.sources", "models.sources.base",
-    "models.sources.files",
 }  # fmt: skip
 """What references and converted forms may both import: numbers, errors, and the bytes of files."""
 
 
 def test_two_authors_share_no_code() -> None:
-    def used_by(folder: str) -> set[str]:
-        found = {it.used for it in imports() if it.user.startswith(f"models.{folder}")}
-        return {name for name in found if not name.startswith(f"models.{folder}")}
+    graph = grimp.build_graph("pytest_ane")
 
-    families = {name for name in used_by("families") if not name.startswith("models.reference")}
-    assert used_by("reference") & families <= SHARED
+    def used_by(room: str) -> set[str]:
+        inside = {room, *graph.find_descendants(room)}
+        used = {it for each in inside for it in graph.find_modules_directly_imported_by(each)}
+        return {it.removeprefix("pytest_ane.") for it in used - inside}
+
+    references, families = map(
+        used_by, ("pytest_ane.models.reference", "pytest_ane.models.families")
+    )
+    assert {"models.sources", "mlprogram.arrays"} <= references & families <= SHARED

@@ -108,15 +108,24 @@ class TransformersModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """What enters the first layer, `[T, C]`, for token ids."""
-        model, _ = self._hollow()
+        model = self._entrance
         table = model.get_input_embeddings()
+        whole = table.weight
         table.weight = parameter(self.tensors.rows(model, table, ids))
-        self.fill_embeddings(model)
-        first, tokens = self.layers(model)[0], torch.arange(len(ids))[None]
-        with self.refusing("fails"):
-            entered, _ = until(first, self.stack(model), input_ids=tokens)
+        try:
+            self.fill_embeddings(model)
+            first, tokens = self.layers(model)[0], torch.arange(len(ids))[None]
+            with self.refusing("fails"):
+                entered, _ = until(first, self.stack(model), input_ids=tokens)
+        finally:
+            table.weight = whole
         rows: FloatArray = entered[0][0].numpy()
         return rows
+
+    @cached_property
+    def _entrance(self) -> Any:
+        """A model for its embedding, of which a text's rows alone are read."""
+        return self._hollow()[0]
 
     def refusing(self, what: str) -> AbstractContextManager[None]:
         """Let whatever transformers raises be a `SourceError`."""

@@ -97,7 +97,7 @@ def refusing(what: str) -> Iterator[None]:
     """Let whatever transformers raises be a `SourceError` that begins so."""
     try:
         yield
-    except AneError:
+    except (AneError, MemoryError):
         raise
     except Exception as error:
         why = " ".join(str(error).split()).rstrip(".") or type(error).__name__

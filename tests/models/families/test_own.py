@@ -174,7 +174,7 @@ def test_a_type_without_a_causal_model_is_held_against_its_own_form(kind: str) -
 def test_a_class_is_another_author_unless_it_is_in_the_family_s_module() -> None:
     assert opened("llama").independent("L00")
     assert opened("nobody_s", "transformers.LlamaForCausalLM").independent("L00")
-    assert not opened("nobody_s", "pytest_ane.of_mine.Model").independent("L00")
+    assert not opened("nobody_s", f"{plain.__module__}.Model").independent("L00")
 
 
 @pytest.mark.parametrize(

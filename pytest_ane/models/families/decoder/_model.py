@@ -264,8 +264,8 @@ class DecoderFamily:
     @property
     def by_one_hand(self) -> bool:
         """Whether the class of its references is in the module of the family itself."""
-        own = getattr(self.configure, "__module__", "").partition(".")[0]
-        return own == self.reference.partition(".")[0]
+        module = self.reference.rpartition(".")[0]
+        return bool(module) and module == getattr(self.configure, "__module__", None)
 
     def opened(self, source: Source) -> Any:
         from pytest_ane.models.reference import DecoderReference
