@@ -40,6 +40,7 @@ def _loaded() -> None:
     import_module("fsspec")
     import_module("transformers.integrations.gguf.gguf_tokenizer_mapping")
     import_module("transformers.models.auto.tokenization_auto")
+    import_module("transformers.modeling_utils")
     cpu_target.target_context.refresh()
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):

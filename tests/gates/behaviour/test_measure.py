@@ -119,7 +119,10 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
 
 
 def test_nothing_at_one_position_is_no_dead_shard_and_nothing_at_all_is_one() -> None:
-    """Rounding may choose another pack's expert at a position of a near tie."""
+    """Rounding may choose another pack's expert at a position of a near tie.
+
+    A head's logits are never all zero (tests/plugin/test_families.py has one).
+    """
     ones = np.ones_like(embed(IDS))
     assert alone(only(1), ones) == (("L00", 0.0),)
     ((_, value),) = alone(only(), ones)
