@@ -184,6 +184,7 @@ def test_every_shard_read_rightly(shard: str, cache: Path) -> None:
         assert not re.search(CAUSES["embedding"], found.get("behaviour", ""))
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.heavy
 def test_an_own_family_that_forgets_gemma_s_offset(tmp_path: Path, forge: Forge) -> None:
     """Its norms compute x w, where the checkpoint means x (1 + w)."""

@@ -69,6 +69,7 @@ def test_names_and_sizes(experiment: Experiment, tmp_path: Path) -> None:
         assert json.loads(json.dumps(sample.operands)) == sample.operands
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 def test_candidates_are_told_apart() -> None:
     """Each pair of candidates differs on some row of the experiments that are to settle them."""

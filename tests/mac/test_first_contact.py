@@ -137,6 +137,7 @@ def test_an_ill_mac(name: str, tmp_path: Path) -> None:
         assert words in found[test].found
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.heavy
 def test_a_mac_that_is_well(tmp_path: Path) -> None:
     setup = setup_of(tmp_path)
@@ -158,6 +159,7 @@ def test_a_mac_that_is_well(tmp_path: Path) -> None:
     assert (setup.folder / "arithmetic" / "real_div.csv").read_text().startswith("# Outputs of")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.heavy
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     setup, moments = setup_of(tmp_path, Script(NO_XCODE)), random.Random(20)
@@ -224,6 +226,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     assert "test_image" not in (setup.folder / "results.jsonl").read_text()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.heavy
 def test_ctrl_c_counts_though_the_suite_runs_in_the_background(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -86,6 +86,7 @@ def test_without_the_plugin_nothing_is_changed(pytester: pytest.Pytester) -> Non
     result.stdout.no_fnmatch_line("*predictions by*")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 def test_installed_in_each_worker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(INSTALLED)
@@ -94,6 +95,7 @@ def test_installed_in_each_worker(pytester: pytest.Pytester) -> None:
     assert result.stdout.str().count(HEADER) == 1
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 def test_installed_after_coremltools_was_imported_and_twice() -> None:
     run = subprocess.run(
@@ -104,6 +106,7 @@ def test_installed_after_coremltools_was_imported_and_twice() -> None:
     assert run.stdout.splitlines()[-1] == "[2.0, 2.0, 2.0]"
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.slow
 def test_the_anes_arithmetic(pytester: pytest.Pytester) -> None:
     """2048 + 1 rounds away from zero on the ANE, to even as typed; by an option or an ini file."""

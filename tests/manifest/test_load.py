@@ -357,6 +357,7 @@ ODD = st.sampled_from(
 )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(

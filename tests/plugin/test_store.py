@@ -141,6 +141,7 @@ def test_the_store_of_the_ini_file_and_of_the_manifest(
     filled.gate("--ane-cache=second", shards="head.0").assert_outcomes(passed=3, deselected=1)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 def test_a_cache_holds_no_more_than_it_may(project: Project, tmp_path: Path) -> None:
     project.llama()

@@ -139,6 +139,7 @@ def test_blame_takes_the_arithmetic_of_the_manifest(folder: Path, says: Says) ->
     assert LABEL in "\n".join(says("blame", "all", "--ane-cache", "cache"))
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 def test_drift_and_bisect_in_the_arithmetic(
     stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says, as_json: AsJson

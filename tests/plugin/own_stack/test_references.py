@@ -133,6 +133,7 @@ def test_packages_alone_are_a_reference(stack: Path) -> None:
     assert len(measured.alone) == 8
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.usefixtures("genuine")
 def test_what_a_mac_recorded_is_verified_elsewhere(project: Project, packages: Path) -> None:
     shutil.copytree(packages, project.path / "packages")

@@ -53,6 +53,7 @@ def test_a_format_is_recognised_by_its_content(name: str, tmp_path: Path) -> Non
     assert read_plan(file).source == name.split("/")[0]
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_mutated_files_are_refused_in_one_sentence(name: str) -> None:

@@ -300,6 +300,7 @@ def test_the_page_shows_it() -> None:
     assert [line for line in shown.splitlines() if line and line not in code] == []
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 def test_gates_of_its_example(tmp_path: Path, forge: Forge) -> None:
     command = ["pytest", f"--ane-manifest={EXAMPLE / 'shards.toml'}", "--ane-shards=L00,head.0"]
@@ -359,6 +360,7 @@ ROOT = Path(__file__).parents[4]
 GEMMA3_EXAMPLE = ROOT / "examples/gemma3-270m.toml"
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.heavy
 def test_the_reference_is_transformers() -> None:
     ours = gemma3.referred()

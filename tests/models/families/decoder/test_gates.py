@@ -28,7 +28,7 @@ WIDER = {
 }  # fmt: skip
 """Wide enough that most of a block's weights are compressed; no text has the padding's zeros."""
 OF_EACH_FAMILY = (*{case.family: case for case in reversed(CASES)}.values(), bert.CASES[0])
-EVERY_TIME = ("llama", "zaya", "bert")
+EVERY_TIME = ("llama", "bert")
 """A change tries these, which share least of their code, and a quarter of the others."""
 
 
