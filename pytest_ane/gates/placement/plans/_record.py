@@ -25,7 +25,8 @@ class PlannedOperation:
         cost: `estimatedCost`, a fraction of the whole.
         scope: the operations whose nested blocks it lies in, outermost first, each with the
             index of the block.
-        boundary: whether the converter put it at the function's boundary; it is counted apart.
+        boundary: whether it is no compute op, as the converter put it at the function's boundary
+            or it only makes indices; it is counted apart.
         why: why it is off the ANE, in the source's words; empty where the source does not say.
         folded: whether the compiler left it out of its program, so that nothing runs.
         wires: what it reads and writes in the compiled program; None if not told.
