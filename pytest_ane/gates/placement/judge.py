@@ -19,7 +19,7 @@ from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import Outcome, find
 from pytest_ane.gates.placement.rules._base import kinds
-from pytest_ane.gates.placement.segmenter import Placed, Predicted
+from pytest_ane.gates.placement.segmenter import MOVES, Placed, Predicted
 from pytest_ane.gates.verdict import (
     Cell,
     Column,
@@ -139,9 +139,14 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> 
     summary, allow_off = summarise(plan), (*policy.allow_off, *policy.off_ane)
     predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
     off = [each for each in summary.off if not allows(allow_off, each[1].name, each[1].op or "")]
-    lost = ((_plain(function), _plain(op.name), op.op) for function, op in off)
-    excused = _excuse(lost, estimated_work(predictions), most)
-    off = [(f, op) for f, op in off if (_plain(f), _plain(op.name)) not in excused.keys]
+    # Core ML's own estimates, which are part of the plan; where it has none nothing is excused.
+    costs = {
+        (function, op.name): 0.0 if op.op in MOVES else op.cost for function, op in plan.walk()
+    }
+    known = {key: cost for key, cost in costs.items() if cost is not None}
+    lost = ((f, op.name, op.op if (f, op.name) in known else None) for f, op in off)
+    excused = _excuse(lost, (known,) if known else (), most)
+    off = [(f, op) for f, op in off if (f, op.name) not in excused.keys]
     allowed = len(summary.off) - len(off)
     texts = {text for _, op in plan.walk() for text in (op.name, op.op or "")}
     heads = ("op", "name", "function", "device", "supported", "why")
@@ -163,7 +168,7 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> 
             *(excused.findings() if summary.inconclusive is None else ()),
             *_must_be_off(plan.walk(), policy),
             *_unmatched(policy, texts),
-            *_too_new(plan.version if isinstance(plan, PredictedPlan) else 0, policy),
+            *_too_new(plan.version, policy),
         ),
         tuple(tables),
         basis="plan",

@@ -32,14 +32,9 @@ from pytest_ane.mlprogram.records import MLModel, Program
 
 @dataclass(frozen=True)
 class PredictedPlan(Plan):
-    """A plan beside what was predicted of its program; evidence files hold the plan alone.
-
-    Attributes:
-        version: the artifact's specification version.
-    """
+    """A plan beside what was predicted of its program; evidence files hold the plan alone."""
 
     predictions: tuple[Predicted, ...] = ()
-    version: int = 0
 
 
 Placement: TypeAlias = Plan | Forecast
@@ -73,8 +68,8 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
     elif plan.compute_units in ("CPU_AND_NE", ""):
         predictions = predict_model(program)
     fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
-    version = program.specification_version
-    return PredictedPlan(**fields, predictions=predictions, version=version)
+    fields["version"] = program.specification_version
+    return PredictedPlan(**fields, predictions=predictions)
 
 
 def _plan_of_function(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:

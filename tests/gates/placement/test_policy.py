@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.gates.placement import beside_prediction, estimated_work, forecast, judge
-from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.placement import estimated_work, forecast, judge
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, join
+from pytest_ane.gates.placement.plans._record import Device
 from pytest_ane.gates.placement.segmenter import predict_model
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
@@ -105,30 +106,32 @@ def test_control_flow_goes_with_what_lies_in_it() -> None:
     assert judged(branch(op("softmax", "s", half(1, 64), x="c"))).status == "failed"
 
 
-def planned(subject: MLModel, devices: dict[str, str], **policy: Any) -> Verdict:
+def planned(subject: MLModel, devices: dict[str, Device], **policy: Any) -> Verdict:
+    costs, own = policy.pop("costs", {"c": 0.995}), policy.pop("own", True)
     ops = tuple(
-        PlannedOperation(o.name, o.op, devices.get(o.name, "ANE"))  # type: ignore[arg-type]
+        PlannedOperation(o.name, o.op, devices.get(o.name, "ANE"), cost=costs.get(o.name, 0.001))
         for o in subject.program.walk()
         if o.op != "const"
     )
     plan = Plan("coremltools", (PlannedFunction("main", ops),), compute_units="CPU_AND_NE")
-    own = policy.pop("own", True)
-    beside = beside_prediction(plan, subject)
-    return judge(beside, PlacementPolicy.model_validate(policy), "own:m", own=own)
+    plan = join(plan, subject)
+    return judge(plan, PlacementPolicy.model_validate(policy), "own:m", own=own)
 
 
 def test_a_plan_is_held_to_the_same() -> None:
     subject = program(*SMALL)
-    lost = {"wide": "CPU", "r": "CPU"}
+    lost: dict[str, Device] = {"wide": "CPU", "r": "CPU"}
     verdict = planned(subject, lost)
     assert verdict.status == "passed"
     assert "2 ops allowed off the ANE" in row(verdict)
     assert len(verdict.records("off_ane")) == 2
     assert planned(subject, lost, own=False).status == "failed"
     assert planned(subject, {"c": "CPU"}).status == "failed"
-    assert (
-        planned(program(*HEAVY), dict.fromkeys((o.name for o in HEAVY), "GPU")).status == "failed"
-    )
+    heavy: dict[str, Device] = dict.fromkeys((o.name for o in HEAVY), "GPU")
+    assert planned(program(*HEAVY), heavy).status == "failed"
+    unknown = dict.fromkeys(("c", "cut", "wide", "r"))
+    assert planned(subject, {"wide": "CPU"}, costs=unknown).status == "passed"
+    assert planned(subject, {"r": "CPU"}, costs=unknown).status == "failed"
 
 
 RESAMPLE = op("resample", "y", IMAGE, x="c", coordinates="c")

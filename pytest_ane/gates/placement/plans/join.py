@@ -71,6 +71,7 @@ def join(plan: Plan, model: MLModel) -> Plan:
         unmatched=tuple(unmatched),
         added=dict(added),
         renamed=renamed,
+        version=model.specification_version,
         target=_TARGETS.get(model.specification_version, ""),
     )
 

@@ -262,7 +262,7 @@ _MOVING = (
     "select shape slice_by_index slice_by_size slice_update sliding_windows space_to_batch "
     "space_to_depth split squeeze stack tile transpose write_state coreml_update_state"
 )
-_MOVES = frozenset(_MOVING.split())
+MOVES = frozenset(_MOVING.split())
 """Operations that only move numbers, or convert them."""
 
 
@@ -272,7 +272,7 @@ def flops(op: Op) -> float:
     Moving numbers is none, nor is what gives integers alone. An extent known only at run time
     counts as 1.
     """
-    if op.kind in _MOVES or not any(tensor.is_float for tensor in op.outputs):
+    if op.kind in MOVES or not any(tensor.is_float for tensor in op.outputs):
         return 0.0
     numbers = float(max(_outputs(op), sum(tensor.elements for tensor in op.inputs)))
     match op.kind:
