@@ -90,8 +90,8 @@ def _placement(options: argparse.Namespace) -> Output:
     # In a pipe a finding stays on one line, for grep.
     yield from wrapped(lines, width) if width else lines
     placement = placement.under(options.os)
-    own = vars(replace(placement, work=()))
-    return {"outcome": placement.outcome, **own, "predictions": data}
+    told = {key: value for key, value in vars(placement).items() if key != "work"}
+    return {"outcome": placement.outcome, **told, "predictions": data}
 
 
 def _predicted(predicted: Predicted) -> dict[str, Any]:

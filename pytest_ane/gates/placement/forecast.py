@@ -124,7 +124,8 @@ class Forecast:
         """
         if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
-        places = {(f.index, f.type) for f in self.of("ineligible")}
+        lost = {(each.index, each.type) for each in self.lost()}
+        places = lost | {(f.index, f.type) for f in self.of("ineligible")}
         return sum(op in (None, kind) for _, kind in places)
 
     def allowed(self) -> int:
