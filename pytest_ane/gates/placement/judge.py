@@ -91,7 +91,9 @@ def _excuse(lost: Iterable[tuple[str, str, str | None]], work: Work, most: float
     """
     if not most or not work:
         return _Excused()
-    keys = {(function, name): kind for function, name, kind in lost}
+    # Of several with one name that which has to be on the ANE counts.
+    named = sorted((kind is None or kind in REQUIRED, f, name) for f, name, kind in lost)
+    keys = {(function, name): required for required, function, name in named}
     shares = (
         sum(amounts.get(key, 0.0) for key in keys) / (sum(amounts.values()) or 1.0)
         for amounts in work
@@ -99,10 +101,8 @@ def _excuse(lost: Iterable[tuple[str, str, str | None]], work: Work, most: float
     share = max(shares)
     excused = {
         key
-        for key, kind in keys.items()
-        if kind is not None
-        and kind not in REQUIRED
-        and (share <= most or not any(amounts.get(key) for amounts in work))
+        for key, required in keys.items()
+        if not required and (share <= most or not any(amounts.get(key) for amounts in work))
     }
     return _Excused(frozenset(excused), share, most)
 
