@@ -162,6 +162,25 @@ VersionedSystem = Annotated[
         "must be a system such as 'macOS 26', which takes in 26.1",
     ),
 ]
+SPECIFICATIONS = {6: (15, 12), 7: (16, 13), 8: (17, 14), 9: (18, 15), 10: (26, 26)}
+"""The first iOS and macOS that load a specification version of ML Programs (Model.proto)."""
+
+
+def newest_specification(system: str) -> int:
+    """The newest specification version that a system such as `iOS 17` loads; 0 for none."""
+    name, _, version = system.partition(" ")
+    major = int(version.partition(".")[0])
+    firsts = {number: first[name == "macOS"] for number, first in SPECIFICATIONS.items()}
+    return max((number for number, first in firsts.items() if first <= major), default=0)
+
+
+def _loads_programs(system: str) -> str:
+    if not newest_specification(system):
+        raise ValueError("is older than iOS 15 and macOS 12, the first that load ML Programs")
+    return system
+
+
+OldestSystem = Annotated[VersionedSystem, AfterValidator(_loads_programs)]
 Age = Annotated[
     timedelta,
     BeforeValidator(age),
@@ -179,6 +198,20 @@ class PlacementPolicy(Record):
     allow_off: Patterns = ()
     """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
     counted, and judged no further."""
+    max_work_off_ane: Share | None = None
+    """Greatest share of the estimated floating-point operations that may run off the ANE; every
+    convolution, matrix product, recurrent layer, norm, softmax and attention is on it all the same.
+    0: every compute op is on the ANE. Absent: 0.01 for a package of your own, 0 for a shard that
+    is built."""
+    off_ane: Patterns = ()
+    """Ops that must not run on the ANE, as of `allow-off`: a `resample` that is wrong there. It is
+    judged by the plan, else by rules and prediction; `unproven` where these leave it open."""
+    spec_version: Annotated[int, Field(ge=1)] | None = None
+    """Greatest specification version that the artifact may have, such as 8 for iOS 17: an older
+    system refuses to load a newer one."""
+    min_os: OldestSystem | None = None
+    """Oldest system that must load the artifact, such as `"iOS 17"` or `"macOS 14"`: its
+    specification version is at most that system's."""
     os: VersionedSystem = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 

@@ -16,7 +16,7 @@ from pytest_ane.report.verdict import details, reasons, remarks, row
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
     """The forecast for a system: verdict, counts, rules; `ManifestError` where `os` names none."""
-    verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package")
+    verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package", own=True)
     yield row(verdict)
     yield from (f"  - {reason}" for reason in reasons(verdict))
     if verdict.status != "passed":
@@ -71,7 +71,8 @@ def _counted(summary: Summary) -> Iterator[str]:
         yield f"added by the compiler {_counts(summary.added)}"
     others = {
         "without a device": summary.unassigned, "folded by the compiler": summary.folded,
-        "renamed by the compiler": summary.renamed, "at the boundary": summary.boundary_casts,
+        "renamed by the compiler": summary.renamed,
+        "at the boundary or for indices": summary.boundary_casts,
     }  # fmt: skip
     yield from (f"{count} {what}" for what, count in others.items() if count)
 

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_ane.cli.options import add_function, count
 from pytest_ane.cli.output import Output, terminal_width
 from pytest_ane.gates.compression import weights_table
-from pytest_ane.gates.placement import forecast
+from pytest_ane.gates.placement import estimated_work, forecast
 from pytest_ane.gates.placement.plans import join, read_plan
 from pytest_ane.gates.placement.plans.join import summarise
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
@@ -79,6 +79,7 @@ def _placement(options: argparse.Namespace) -> Output:
     # The GPU's rates are those of M4 Pro.
     chip = options.chip or ("M4 Pro" if options.units == "ALL" else "M4")
     predictions = predict_model(model, options.units, chip, options.tokens)
+    placement = replace(placement, work=estimated_work(predictions))
     lines = [*explain(placement, options.os, width)]
     data = []
     several = len(model.program.functions) > 1
@@ -89,7 +90,8 @@ def _placement(options: argparse.Namespace) -> Output:
     # In a pipe a finding stays on one line, for grep.
     yield from wrapped(lines, width) if width else lines
     placement = placement.under(options.os)
-    return {"outcome": placement.outcome, **vars(placement), "predictions": data}
+    told = {key: value for key, value in vars(placement).items() if key != "work"}
+    return {"outcome": placement.outcome, **told, "predictions": data}
 
 
 def _predicted(predicted: Predicted) -> dict[str, Any]:

@@ -71,6 +71,17 @@ SENTENCES = [
         MODEL + 'policy.placement.os = "Linux"',
         "os = \"Linux\": must be a system such as 'macOS 26'",
     ),
+    (
+        MODEL + 'policy.placement.min-os = "iOS 14"',
+        'min-os = "iOS 14": is older than iOS 15 and macOS 12, the first that load ML Programs',
+    ),
+    (MODEL + 'policy.placement.min-os = "17"', "must be a system such as 'macOS 26'"),
+    (
+        MODEL + "policy.placement.spec-version = 0",
+        "spec-version = 0: must be greater than or equal to 1",
+    ),
+    (MODEL + "policy.placement.max-work-off-ane = 1", "max-work-off-ane = 1: must be less than 1"),
+    (MODEL + "policy.placement.off-ane = ['']", "must be an op's name or type"),
     (PROMPT, "[[models.m.prompts]] give exactly one of text, chat and ids."),
     (MODEL + "prompts = [{ name = 'a b', text = 'x' }]", "must be a name of letters, digits, '_'"),
     (MODEL + "[[models.m.prompts]]\ntext = 'x'", "[[models.m.prompts]] 'name' is missing; add it."),

@@ -61,7 +61,9 @@ def judge(
     ]
     # A shard may rightly have none, such as an encoder's pooling; then its size is what it asks.
     sized = isinstance(asked, Uncompressed) and policy.max_bytes is not None
-    if not census.weights and not sized:
+    # Nobody said that a package of the user's has any: a mask builder, a head that takes top k.
+    unclaimed = asked is None and measurement.against not in ("build", "changed")
+    if not census.weights and not (sized or unclaimed):
         reason = "The program has no weights, so there was nothing to check"
         remedy = "if it needs none, set its compression to 'none' and its max-bytes"
         findings.append(Finding("unproven", reason, remedy=remedy))
@@ -69,6 +71,8 @@ def judge(
     if measurement.palettes:
         tables.append(palettes_table(measurement.palettes))
     made = figures(measurement, limits(policy))
+    if unclaimed and not census.weights:
+        made = tuple(replace(f, note="nothing claimed") if f.name == "weights" else f for f in made)
     return Verdict("compression", subject, made, tuple(findings), tuple(tables))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from pytest_ane.gates.base import Environment, Gate, Move, ShardContext
-from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
+from pytest_ane.gates.placement.forecast import Forecast, Match, estimated_work, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation
@@ -22,8 +22,8 @@ from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.model import read_model
 
 __all__ = [
-    "PLACEMENT", "Forecast", "Match", "Placement", "Plan", "PredictedPlan", "forecast", "judge",
-    "measure",
+    "PLACEMENT", "Forecast", "Match", "Placement", "Plan", "PredictedPlan", "estimated_work",
+    "forecast", "judge", "measure",
 ]  # fmt: skip
 
 
@@ -55,8 +55,11 @@ class PlacementGate(Gate[Placement]):
         return beside_prediction(recorded, program)
 
     def judge(self, measurement: Placement, policy: PlacementPolicy, subject: Shard) -> Verdict:
-        """Passed if every compute op is on the ANE, or no rule keeps one off it."""
-        return judge(measurement, policy, subject.qualified)
+        """Passed if every compute op is on the ANE, or no rule keeps one off it.
+
+        Of a package of the user's every one that people ask for, and nearly all of the work.
+        """
+        return judge(measurement, policy, subject.qualified, own=subject.artifact is not None)
 
     def figures(self, measurement: Placement) -> tuple[Figure, ...]:
         """Compute ops by device; a forecast's depend on a system, so it has none."""

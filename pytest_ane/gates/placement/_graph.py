@@ -53,11 +53,33 @@ EXTENT_PARAMETERS = {
     "reshape": ("shape",), "resize": ("shape",), "slice_by_index": ("begin", "end", "stride"),
     "slice_by_size": ("size",), "tile": ("reps",), "topk": ("k",),
 }  # fmt: skip
+_INDEX_PARAMETERS = EXTENT_PARAMETERS | {
+    "slice_update": ("begin", "end", "stride"),
+    **dict.fromkeys(("gather", "gather_along_axis", "gather_nd"), ("indices",)),
+}
+"""The parameters that say where an op begins and ends, or what it looks up."""
+_WHOLE = frozenset(kind for kind in DType if "int" in kind) | {DType.BOOL}
 _FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
 _UPDATES = {"slice_update": "x", "write_state": "data"}
 _UNKNOWN = Origin(Depends.VALUES)
 _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 """Of an image input's scale and bias (insert_image_preprocessing_op.py of coremltools 9.0)."""
+
+
+def _is_index(kind: object) -> bool:
+    """Whether a type is of integers, or of what compares them."""
+    return isinstance(kind, TensorType) and kind.dtype in _WHOLE
+
+
+def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
+    """The arguments that decide the extents of an operation's result."""
+    for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
+        yield from ((parameter, argument) for argument in operation.inputs.get(parameter, ()))
+
+
+def is_constant(kind: str) -> bool:
+    """Whether an op type is a constant's, which no unit runs."""
+    return kind == "const" or kind.startswith("constexpr_")
 
 
 class Graph:
@@ -106,6 +128,40 @@ class Graph:
         for operation in self.function.walk():
             for name in operation.reads:
                 found.setdefault(name, operation)
+        return found
+
+    @cached_property
+    def index_arithmetic(self) -> dict[int, frozenset[str]]:
+        """Ops on integers that only make indices: by `id`, the slices and gathers that take them.
+
+        A KV cache is written at a position, angles are looked up at it, so converters write `add`,
+        `expand_dims`, `concat` of a few int32. An integer that is data anywhere is none of these.
+        """
+        operations = [op for op in self.function.walk() if not is_constant(op.op)]
+        named = [*self.function.inputs, *(out for op in operations for out in op.outputs)]
+        types = [(each.name, each.type) for each in named]
+        known, whole = {n for n, _ in types}, {n for n, kind in types if _is_index(kind)}
+        open_ = {n for n, kind in types if isinstance(kind, TensorType) and None in kind.shape}
+        blocks = [block for op in operations for block in op.blocks]
+        taken: dict[str, set[str]] = {}
+        data = {name for block in (self.function.block, *blocks) for name in block.outputs}
+        found: dict[int, frozenset[str]] = {}
+        for op in reversed(operations):
+            results = {out.name for out in op.outputs}
+            takers = set[str]().union(*(taken.get(name, ()) for name in results))
+            read = (known & {*op.reads}) if op.op != "cast" else set[str]()
+            made = takers and results <= whole - data and read <= whole
+            # How many there are, as of `range_1d`, is none: it decides shapes.
+            deciding = {each.name for _, each in _deciding(op) if isinstance(each, Ref)} & known
+            made = made and not (op.blocks or op.op == "shape" or (deciding and results & open_))
+            if made:
+                found[id(op)] = frozenset(takers)
+            for parameter, arguments in op.inputs.items():
+                names = {argument.name for argument in arguments if isinstance(argument, Ref)}
+                if not made and parameter not in _INDEX_PARAMETERS.get(op.op, ()):
+                    data |= names
+                for name in names:
+                    taken.setdefault(name, set()).update(takers if made else {op.name})
         return found
 
     @cached_property
@@ -177,7 +233,7 @@ class Graph:
             return Origin(extents)
         if operation.op.startswith("random_"):
             values = Depends.VALUES
-        deciding = [self.origin(a).values for _, a in Site(self, operation).deciding()]
+        deciding = [self.origin(a).values for _, a in _deciding(operation)]
         return Origin(values, max(extents, *deciding) if deciding else extents)
 
 
@@ -203,9 +259,7 @@ class Site:
 
     def deciding(self) -> Iterator[tuple[str, Argument]]:
         """The arguments that decide the extents of the result."""
-        for parameter in EXTENT_PARAMETERS.get(self.op, ()):
-            for argument in self.operation.inputs.get(parameter, ()):
-                yield parameter, argument
+        return _deciding(self.operation)
 
     def tensor(self, parameter: str) -> TensorType | None:
         """The type of a parameter; `None` where it is not given, or is no tensor."""
@@ -246,16 +300,19 @@ class Site:
                 pending += (a for arguments in producer.inputs.values() for a in arguments)
 
     @property
-    def boundary(self) -> str:
-        """What the converter put at the function's boundary; empty for any other operation.
+    def no_compute(self) -> str:
+        """Why it is no compute op; empty for one.
 
-        `boundary cast`, `image scaling`, or `classify`, which looks up a classifier's label.
+        At the function's boundary the converter puts a `boundary cast`, `image scaling`, and
+        `classify`, which looks up a label; `index arithmetic` only says where slices begin.
         """
         if self.op == "classify":
             return "classify"
         if self.operation.name in self.graph.image_scaling:
             return "image scaling"
-        return "boundary cast" if self.op == "cast" and self._at_the_boundary() else ""
+        if self.op == "cast" and self._at_the_boundary():
+            return "boundary cast"
+        return "index arithmetic" if id(self.operation) in self.graph.index_arithmetic else ""
 
     def _at_the_boundary(self) -> bool:
         """Whether a cast converts an input or an output; int8 outputs are R104's."""

@@ -7,25 +7,30 @@ runs only a plan recorded on a Mac can say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from pytest_ane.gates.placement._graph import Graph, Read, Site
-from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome
-from pytest_ane.gates.placement.rules._ops import mil_ops
+from pytest_ane.gates.placement._expansions import Expansion, expansions
+from pytest_ane.gates.placement._graph import Graph, Read, Site, is_constant
+from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome, find
+from pytest_ane.gates.placement.rules._ops import LAYER, mil_ops
 from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
-from pytest_ane.gates.placement.segmenter import Predicted
+from pytest_ane.gates.placement.segmenter import Predicted, flops
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
 from pytest_ane.mlprogram.text import printable
 
 _plain = partial(printable, longest=300)
+Key: TypeAlias = tuple[str, str]
+"""Function and operation."""
+Work: TypeAlias = tuple[Mapping[Key, float], ...]
+"""Estimated floating-point operations, for each function and T that was predicted."""
 _READ_AT_MOST = 2**24
 
 
@@ -54,12 +59,17 @@ class Match:
 
 @dataclass(frozen=True)
 class ComputeOp:
-    """An operation that the rules were asked about; fields as of a `Match`."""
+    """An operation that the rules were asked about; fields as of a `Match`.
+
+    Attributes:
+        inside: place of the outermost ineligible control flow it lies in; `None` for none.
+    """
 
     name: str
     type: str
     function: str
     index: int
+    inside: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,10 +79,13 @@ class Forecast:
     Attributes:
         size_bytes: size of the artifact on disk; which size is too large depends on the system.
         compute: how many compute operations of each type the rules were asked about.
-        left_out: how many operations were not: `const`, `constexpr_*`, and `Site.boundary`.
+        left_out: how many operations were not: `const`, `constexpr_*`, and `Site.no_compute`.
         matches: the rules that apply, in program order, the whole program's first.
         ops: the compute operations, in program order.
         predictions: where Core ML's cost model puts them, the weakest first.
+        work: estimated work of operations, as of `estimated_work`.
+        expansions: what a converter wrote as several operations, and is told as one thing.
+        version: Core ML's specification version of the artifact; 0 where it is not known.
     """
 
     size_bytes: int
@@ -81,6 +94,9 @@ class Forecast:
     matches: tuple[Match, ...] = ()
     ops: tuple[ComputeOp, ...] = ()
     predictions: tuple[Predicted, ...] = ()
+    work: Work = ()
+    expansions: tuple[Expansion, ...] = ()
+    version: int = 0
 
     @property
     def outcome(self) -> Literal["ineligible", "eligible", "unproven"]:
@@ -108,7 +124,8 @@ class Forecast:
         """
         if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
-        places = {(f.index, f.type) for f in self.of("ineligible")}
+        lost = {(each.index, each.type) for each in self.lost()}
+        places = lost | {(f.index, f.type) for f in self.of("ineligible")}
         return sum(op in (None, kind) for _, kind in places)
 
     def allowed(self) -> int:
@@ -130,6 +147,28 @@ class Forecast:
         def applied(match: Match) -> Match:
             off = match.outcome == "ineligible" and match.index is not None
             allowed = off and allows(patterns, match.op, match.type)
+            return replace(match, outcome="allowed") if allowed else match
+
+        return replace(self, matches=tuple(map(applied, self.matches)))
+
+    def lost(self) -> list[ComputeOp]:
+        """Compute operations off the ANE that nothing allows, those in control flow included."""
+        off = {match.index for match in self.of("ineligible")}
+        return [op for op in self.ops if off & {op.index, op.inside}]
+
+    def excusing(self, excused: Collection[Key]) -> Forecast:
+        """The forecast with operations allowed off the ANE that do little, by function and name.
+
+        Control flow goes with all that lies in it; a rule that costs more than the operation stays.
+        """
+        lost = self.lost()
+        fine = {op.index for op in lost if (op.function, op.name) in excused}
+        fine -= {op.inside for op in lost if op.index not in fine}
+
+        def applied(match: Match) -> Match:
+            rule = find(match.rule, match.outcome)
+            off = match.outcome == "ineligible" and match.index in fine
+            allowed = off and rule is not None and not rule.whole
             return replace(match, outcome="allowed") if allowed else match
 
         return replace(self, matches=tuple(map(applied, self.matches)))
@@ -163,19 +202,48 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     read = _reader(model)
     index = 0
     ops: list[ComputeOp] = []
+    expanded: list[Expansion] = []
     for function in model.program.functions.values():
-        for site in Graph(function, read).sites():
+        graph, flow, layers = Graph(function, read), dict[int, int](), set[int | None]()
+        for site in graph.sites():
+            inside = flow.get(id(site.operation))
             if kind := _left_out(site):
                 left_out[kind] += 1
             else:
                 name, kind = _plain(site.operation.name), _plain(site.op)
-                op = ComputeOp(name, kind, _plain(function.name), index)
+                op = ComputeOp(name, kind, _plain(function.name), index, inside)
                 compute[op.type] += 1
                 ops.append(op)
-                matches += _matches(site, op)
+                found = [*_matches(site, op)]
+                # A layer that was written as a loop is told as one, and not by its pieces.
+                if layer := [match for match in found if match.rule == LAYER]:
+                    layers.add(index)
+                matches += [] if inside in layers else layer or found
+                if inside is None and any(match.outcome == "ineligible" for match in found):
+                    inside = index
+                if inside is not None:
+                    blocks = site.operation.blocks
+                    flow |= {id(o): inside for block in blocks for o in block.operations}
             index += 1
+        expanded += expansions(graph)
     asked, rest = (dict(count.most_common()) for count in (compute, left_out))
-    return Forecast(size_bytes, asked, rest, tuple(matches), tuple(ops))
+    told = tuple(dict.fromkeys(expanded))
+    return Forecast(
+        size_bytes, asked, rest, tuple(matches), tuple(ops), expansions=told,
+        version=model.specification_version,
+    )  # fmt: skip
+
+
+def estimated_work(predictions: Sequence[Predicted]) -> Work:
+    """Floating-point operations of what was predicted, by function and name of an operation."""
+    work = []
+    for predicted in predictions:
+        amounts: dict[Key, float] = {}
+        for op in predicted.ops:
+            key = _plain(predicted.function), _plain(op.name)
+            amounts[key] = amounts.get(key, 0.0) + flops(op)
+        work.append(amounts)
+    return tuple(work)
 
 
 def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
@@ -190,10 +258,9 @@ def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
 
 def _left_out(site: Site) -> str | None:
     """What an operation counts as where it is no compute op: compile-time, or the boundary's."""
-    compile_time = site.op == "const" or site.op.startswith("constexpr_")
-    if compile_time and site.op in mil_ops():
+    if is_constant(site.op) and site.op in mil_ops():
         return site.op
-    return site.boundary or None
+    return site.no_compute or None
 
 
 def _reader(model: MLModel) -> Read:

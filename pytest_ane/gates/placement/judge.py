@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from pytest_ane.gates.placement.forecast import Forecast, Match, allows
+from pytest_ane.gates.placement.forecast import (
+    Forecast,
+    Key,
+    Match,
+    Work,
+    allows,
+    estimated_work,
+)
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan
-from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
+from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import Outcome, find
-from pytest_ane.gates.placement.segmenter import Placed, Predicted
+from pytest_ane.gates.placement.rules._base import kinds
+from pytest_ane.gates.placement.segmenter import MOVES, Placed, Predicted
 from pytest_ane.gates.verdict import (
     Cell,
     Column,
@@ -22,18 +32,79 @@ from pytest_ane.gates.verdict import (
     counted,
     rounded,
 )
-from pytest_ane.manifest.policy import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy, newest_specification
+from pytest_ane.mlprogram.text import printable
+
+_plain = partial(printable, longest=300)
+
+REQUIRED = kinds(
+    "conv conv_quantized conv_transpose einsum gru linear lstm matmul rnn "
+    "scaled_dot_product_attention softmax "
+    "batch_norm instance_norm l2_norm layer_norm local_response_norm "
+    "reduce_l2_norm reduce_mean reduce_sum_square rsqrt"
+)
+"""Op types that people ask for on the ANE, whatever their work: the last are parts of norms."""
+_OWN = 0.01
+"""Share of the work that may be off the ANE where the policy says nothing, of own packages."""
 
 
-def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verdict:
+def judge(
+    measurement: Placement, policy: PlacementPolicy, subject: str, *, own: bool = False
+) -> Verdict:
     """Where a shard runs, by Core ML's plan, of which only preferred devices count, or a forecast.
 
+    `own` packages may have a little work off the ANE where the policy does not say how much.
     `unproven` where there was no compute op to ask about, or the plan proves nothing.
     `ManifestError` where the policy names no system, which decides the size rule of a forecast.
     """
+    most = policy.max_work_off_ane
+    most = _OWN * own if most is None else most
     if isinstance(measurement, Plan):
-        return _of_plan(measurement, policy, subject)
-    return _of_forecast(measurement.under(policy.os).allowing(policy.allow_off), policy, subject)
+        return _of_plan(measurement, policy, subject, most)
+    forecast = measurement.under(policy.os).allowing((*policy.allow_off, *policy.off_ane))
+    return _of_forecast(forecast, policy, subject, most)
+
+
+class _Excused(NamedTuple):
+    """Operations that may be off the ANE, as they do little; what all lost ones do, as a share."""
+
+    keys: frozenset[Key] = frozenset()
+    share: float = 0.0
+    most: float = 0.0
+
+    def figures(self) -> Iterator[Figure]:
+        if self.share:
+            yield Figure("work_off_ane", self.share, "%", "work off the ANE", limit=self.most,
+                         good="below")  # fmt: skip
+
+    def findings(self) -> Iterator[Finding]:
+        if self.share > self.most:
+            reason = f"{self.share:.1%} of the estimated work is off the ANE"
+            limit = f"above max-work-off-ane = {self.most:g}"
+            yield Finding("failed", f"{reason}, {limit}", figure="work_off_ane")
+
+
+def _excuse(lost: Iterable[tuple[str, str, str | None]], work: Work, most: float) -> _Excused:
+    """Which of some lost operations, by function, name and type, are excused.
+
+    None are where `most` is 0, or nobody knows the work. What is not in `work` was folded.
+    """
+    if not most or not work:
+        return _Excused()
+    # Of several with one name that which has to be on the ANE counts.
+    named = sorted((kind is None or kind in REQUIRED, f, name) for f, name, kind in lost)
+    keys = {(function, name): required for required, function, name in named}
+    shares = (
+        sum(amounts.get(key, 0.0) for key in keys) / (sum(amounts.values()) or 1.0)
+        for amounts in work
+    )
+    share = max(shares)
+    excused = {
+        key
+        for key, required in keys.items()
+        if not required and (share <= most or not any(amounts.get(key) for amounts in work))
+    }
+    return _Excused(frozenset(excused), share, most)
 
 
 def figures(plan: Plan) -> tuple[Figure, ...]:
@@ -64,10 +135,19 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
-    summary, allow_off = summarise(plan), policy.allow_off
+def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> Verdict:
+    summary, allow_off = summarise(plan), (*policy.allow_off, *policy.off_ane)
     predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
-    allowed = sum(allows(allow_off, op.name, op.op or "") for _, op in summary.off)
+    off = [each for each in summary.off if not allows(allow_off, each[1].name, each[1].op or "")]
+    # Core ML's own estimates, which are part of the plan; where it has none nothing is excused.
+    costs = {
+        (function, op.name): 0.0 if op.op in MOVES else op.cost for function, op in plan.walk()
+    }
+    known = {key: cost for key, cost in costs.items() if cost is not None}
+    lost = ((f, op.name, op.op if (f, op.name) in known else None) for f, op in off)
+    excused = _excuse(lost, (known,) if known else (), most)
+    off = [(f, op) for f, op in off if (f, op.name) not in excused.keys]
+    allowed = len(summary.off) - len(off)
     texts = {text for _, op in plan.walk() for text in (op.name, op.op or "")}
     heads = ("op", "name", "function", "device", "supported", "why")
     rows = []
@@ -75,15 +155,21 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
         names = (plain(op.op or "operation"), plain(op.name), plain(function))
         rows.append((*names, op.preferred or "none", ", ".join(op.supported), plain(op.why)))
     title = "compute ops that are not on the ANE"
-    off = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
+    off_ane = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
     elsewhere = contradictions(plan, predictions)
-    tables = [*([off] if rows else []), *elsewhere]
+    tables = [*([off_ane] if rows else []), *elsewhere]
     tables += [*(assumptions(predictions) if elsewhere else ()), *plan_table(plan, predictions)]
     return Verdict(
         "placement",
         subject,
-        (*figures(plan), *_allowed(allowed), *predicted_figures(predictions)),
-        (*_off_the_ane(summary, allow_off), *_unmatched(allow_off, texts)),
+        (*figures(plan), *_allowed(allowed), *excused.figures(), *predicted_figures(predictions)),
+        (
+            *_off_the_ane(summary, off),
+            *(excused.findings() if summary.inconclusive is None else ()),
+            *_must_be_off(plan.walk(), policy),
+            *_unmatched(policy, texts),
+            *_too_new(plan.version, policy),
+        ),
         tuple(tables),
         basis="plan",
     )
@@ -94,23 +180,59 @@ def _allowed(count: int) -> Iterator[Figure]:
         yield Figure("allowed_off_ops", count, "ops allowed off the ANE", shown=True)
 
 
-def _unmatched(patterns: Sequence[str], texts: Collection[str]) -> Iterator[Finding]:
+def _unmatched(policy: PlacementPolicy, texts: Collection[str]) -> Iterator[Finding]:
     """A pattern that no operation has: a slip of the pen, or for another shard of the model."""
-    for pattern in patterns:
-        if not any(allows((pattern,), text, text) for text in texts):
-            yield Finding(
-                "note",
-                f"policy.placement.allow-off has {pattern!r}, and no op has this name or type",
-                remedy="correct it, or take it out",
-            )
+    for key, patterns in (("allow-off", policy.allow_off), ("off-ane", policy.off_ane)):
+        for pattern in patterns:
+            if not any(allows((pattern,), text, text) for text in texts):
+                yield Finding(
+                    "note",
+                    f"policy.placement.{key} has {pattern!r}, and no op has this name or type",
+                    remedy="correct it, or take it out",
+                )
 
 
-def _off_the_ane(summary: Summary, allow_off: Sequence[str]) -> Iterator[Finding]:
+def _must_be_off(
+    ops: Iterable[tuple[str, PlannedOperation]], policy: PlacementPolicy
+) -> Iterator[Finding]:
+    for _, op in ops:
+        if op.preferred == "ANE" and allows(policy.off_ane, op.name, op.op or ""):
+            yield _on_the_ane("failed", op.op or "operation", op.name, "runs")
+
+
+def _on_the_ane(severity: Severity, kind: str, name: str, verb: str) -> Finding:
+    rest = "on the ANE, where policy.placement.off-ane does not have it"
+    remedy = "split it from what runs on the ANE, in a package for CPU_AND_GPU or CPU_ONLY"
+    reason = f"{plain(kind)} `{plain(name)}` {verb} {rest}"
+    return Finding(severity, reason, Where(op=plain(name)), remedy, f"are {rest}")
+
+
+def _too_new(version: int, policy: PlacementPolicy) -> Iterator[Finding]:
+    """An artifact that a system refuses, by its specification version; 0 for an unknown one."""
+    asked = {}
+    if (most := policy.spec_version) is not None:
+        asked[f"spec-version = {most}"] = most
+    if policy.min_os is not None:
+        newest = newest_specification(policy.min_os)
+        asked[f"min-os = {policy.min_os!r}, which loads {newest} at most"] = newest
+    for text, most in asked.items():
+        if not version:
+            reason = f"The artifact's specification version is not known, for {text}"
+            yield Finding("unproven", reason, remedy="give the package itself")
+        elif version > most:
+            remedy = "convert it with an older minimum_deployment_target"
+            reason = f"The artifact has specification version {version}, above {text}"
+            yield Finding("failed", reason, remedy=remedy)
+
+
+def _off_the_ane(
+    summary: Summary, lost: Sequence[tuple[str, PlannedOperation]]
+) -> Iterator[Finding]:
     if summary.inconclusive is not None:
         reason, remedy = summary.inconclusive
         yield Finding("unproven", reason, remedy=remedy)
         return
-    off = [op for _, op in summary.off if not allows(allow_off, op.name, op.op or "")]
+    off = [op for _, op in lost]
     for op in filter(lambda op: op.name, off):
         name, rest = plain(op.name), f"on the {op.preferred} instead of the ANE"
         one, several = ("runs", "run") if op.preferred else ("has", "have")
@@ -122,14 +244,19 @@ def _off_the_ane(summary: Summary, allow_off: Sequence[str]) -> Iterator[Finding
         yield Finding("failed", f"{count:,} of {summary.compute:,} {verb} not on the ANE")
 
 
-def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> Verdict:
+def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str, most: float) -> Verdict:
     texts = {op.name for op in forecast.ops} | forecast.compute.keys()
-    findings = [*_findings(forecast), *_unmatched(policy.allow_off, texts)]
+    lost = ((op.function, op.name, op.type) for op in forecast.lost())
+    excused = _excuse(lost, forecast.work, most)
+    forecast = forecast.excusing(excused.keys)
+    findings = [*_findings(forecast), *excused.findings(), *_unmatched(policy, texts)]
+    findings += [*_foreseen_on(forecast, policy), *_too_new(forecast.version, policy)]
+    findings += [Finding("note", what, remedy=remedy) for what, remedy in forecast.expansions]
     if policy.require == "predicted":
         if not forecast.predictions:
             findings.append(Finding("unproven", "Nothing is predicted of this program"))
         ruled_out = {match.op for match in forecast.of("ineligible")}
-        wanted = _required(forecast.predictions, policy.allow_off)
+        wanted = _required(forecast.predictions, (*policy.allow_off, *policy.off_ane), most)
         findings += [each for each in wanted if each.where.op not in ruled_out]
     if forecast.outcome == "unproven":
         reason = "The program has no compute op, so there is nothing to place"
@@ -138,11 +265,30 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> V
     return Verdict(
         "placement",
         subject,
-        (*_figures(forecast, policy.os), *predicted_figures(forecast.predictions)),
+        (
+            *_figures(forecast, policy.os),
+            *excused.figures(),
+            *predicted_figures(forecast.predictions),
+        ),
         tuple(findings),
         (*_tables(forecast), *assumptions(forecast.predictions), *forecast_table(forecast)),
         basis="forecast",
     )
+
+
+def _foreseen_on(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Finding]:
+    """Ops that must be off the ANE: predicted on it they fail, and undecided they are unproven."""
+    ops = [op for op in forecast.ops if allows(policy.off_ane, op.name, op.type)]
+    off = {match.index for match in (*forecast.of("allowed"), *forecast.of("ineligible"))}
+    placed = _by_name(forecast.predictions)
+    for op in ops:
+        foreseen = placed.get((plain(op.function), plain(op.name)))
+        if op.index in off or op.inside in off:
+            continue
+        if foreseen is None or foreseen.undecided:
+            yield _on_the_ane("unproven", op.type, op.name, "may run")
+        elif foreseen.unit == "ANE":
+            yield _on_the_ane("failed", op.type, op.name, "is predicted")
 
 
 def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
@@ -257,7 +403,9 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
         yield Figure("predicted_margin", prediction.margin / 1000, "s", "margin", shown=True)
 
 
-def _required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iterator[Finding]:
+def _required(
+    predictions: Sequence[Predicted], allow_off: Sequence[str], most: float
+) -> Iterator[Finding]:
     """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided.
 
     Of several T that say the same of an op, the weakest one's is told.
@@ -269,11 +417,14 @@ def _required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Ite
         for op in predicted.compute
         if not allows(allow_off, op.name, op.kind) and (op.undecided or op.unit != "ANE")
     ]
-    told: set[tuple[str, str]] = set()
+    lost = ((_plain(predicted.function), _plain(op.name), op.kind) for predicted, op in judged)
+    excused = _excuse(lost, estimated_work(predictions), most)
+    yield from excused.findings()
+    told = {*excused.keys}
     for predicted, op in sorted(judged, key=lambda pair: pair[1].undecided):
-        if (predicted.function, op.name) in told:
+        if (key := (_plain(predicted.function), _plain(op.name))) in told:
             continue
-        told.add((predicted.function, op.name))
+        told.add(key)
         at = f" at T = {predicted.tokens}" if predicted.tokens is not None else ""
         state = "undecided" if op.undecided else f"predicted on the {op.unit}"
         yield Finding(
@@ -311,8 +462,8 @@ def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
 
 def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     """Operations that a plan places elsewhere than every prediction that is decided."""
-    units: dict[_Key, set[str]] = {}
-    margins: dict[_Key, float | None] = {}
+    units: dict[Key, set[str]] = {}
+    margins: dict[Key, float | None] = {}
     for predicted in predictions:
         for op in predicted.compute:
             key = (predicted.function, op.name)
@@ -353,8 +504,6 @@ _COLUMNS = (
     Column("predicted time", "s"),
     Column("why"),
 )
-_Key = tuple[str, str]
-"""Function and operation."""
 
 
 def forecast_table(forecast: Forecast) -> Iterator[Table]:
@@ -390,9 +539,9 @@ def plan_table(plan: Plan, predictions: Sequence[Predicted]) -> Iterator[Table]:
     yield from _table(rows)
 
 
-def _by_name(predictions: Sequence[Predicted]) -> Mapping[_Key, Placed]:
+def _by_name(predictions: Sequence[Predicted]) -> Mapping[Key, Placed]:
     """Predicted operations; of several T those of the one that is likeliest to leave the ANE."""
-    placed: dict[_Key, Placed] = {}
+    placed: dict[Key, Placed] = {}
     for predicted in predictions:
         if predicted.prediction.total_ms is not None:
             for op in predicted.compute:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, CoreMLBackend
-from pytest_ane.gates.placement.forecast import Forecast, forecast
+from pytest_ane.gates.placement.forecast import Forecast, estimated_work, forecast
 from pytest_ane.gates.placement.plans import (
     Plan,
     PlannedFunction,
@@ -53,7 +53,8 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
         backend.require_ane()
         return beside_prediction(_plan_of_function(backend, artifact, program), program)
     found = forecast(program, size_bytes=size_bytes)
-    return replace(found, predictions=predict_model(program))
+    predictions = predict_model(program)
+    return replace(found, predictions=predictions, work=estimated_work(predictions))
 
 
 def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
@@ -67,6 +68,7 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
     elif plan.compute_units in ("CPU_AND_NE", ""):
         predictions = predict_model(program)
     fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
+    fields["version"] = program.specification_version
     return PredictedPlan(**fields, predictions=predictions)
 
 

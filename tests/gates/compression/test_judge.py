@@ -110,6 +110,17 @@ def test_packages_of_unknown_making_without_weights_or_empty() -> None:
     assert verdict.values["ratio"] == 0.0
 
 
+def test_a_package_of_the_users_without_weights_is_green_where_nothing_is_claimed() -> None:
+    for against in ("nothing", "itself", "uncompressed"):
+        verdict = of(asked=None, against=against)
+        assert (verdict.status, verdict.figure("weights").note) == ("passed", "nothing claimed")
+        assert of(asked=FOUR_BITS, against=against).status == "unproven"
+    assert of(asked=None, against="build").status == "unproven"
+    lost = of(asked=None, against="uncompressed", names={"missing": ("w",)})
+    assert lost.status == "failed"
+    assert of(asked=None, against="nothing", **{"min-ratio": 2.0}).status == "failed"
+
+
 def lut(tables: int, op: str = "conv", **stage: Any) -> Weight:
     return Weight("w", (64, 128), 5000, 4, (Stage(LUT, 4, tables, **stage),), op_types=(op,))
 

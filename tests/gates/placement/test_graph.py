@@ -53,7 +53,7 @@ def test_the_scale_of_an_image_is_at_the_boundary_and_another_product_is_not() -
             inputs=IN,
         )
     )
-    assert {site.operation.name: site.boundary for site in made.sites()} == {
+    assert {site.operation.name: site.no_compute for site in made.sites()} == {
         **{"x__scaled__": "image scaling", "x__biased__": "image scaling"},
         **{"in": "boundary cast", "mine": "", "in__scaled__": "", "n__biased__": ""},
         **{"p": "boundary cast", "label": "classify"},

@@ -25,7 +25,8 @@ class PlannedOperation:
         cost: `estimatedCost`, a fraction of the whole.
         scope: the operations whose nested blocks it lies in, outermost first, each with the
             index of the block.
-        boundary: whether the converter put it at the function's boundary; it is counted apart.
+        boundary: whether it is no compute op, as the converter put it at the function's boundary
+            or it only makes indices; it is counted apart.
         why: why it is off the ANE, in the source's words; empty where the source does not say.
         folded: whether the compiler left it out of its program, so that nothing runs.
         wires: what it reads and writes in the compiled program; None if not told.
@@ -109,6 +110,8 @@ class Plan:
         unmatched: names that the plan's package does not have; set by `join`.
         added: operations that the compiler added, constants and casts, by type; set by `join`.
         renamed: how many operations have another name in the compiled program; set by `join`.
+        version: the package's specification version; set by `join`, else 0; no
+            evidence file holds it.
         target: the package's deployment target, such as `iOS 17`; set by `join`, else empty.
         complete: whether every operation of the compiled program is listed, so that what is not
             there was left out by the compiler.
@@ -124,6 +127,7 @@ class Plan:
     unmatched: tuple[str, ...] = ()
     added: Mapping[str, int] = field(default_factory=dict)
     renamed: int = 0
+    version: int = field(default=0, compare=False)
     target: str = ""
     complete: bool = field(default=False, compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -71,6 +71,7 @@ def join(plan: Plan, model: MLModel) -> Plan:
         unmatched=tuple(unmatched),
         added=dict(added),
         renamed=renamed,
+        version=model.specification_version,
         target=_TARGETS.get(model.specification_version, ""),
     )
 
@@ -108,8 +109,9 @@ class _Joined:
         for index, (scope, operation) in enumerate(self._operations):
             unknown = PlannedOperation(operation.name, folded=index in self._folded)
             one = self._pairs.get(index, unknown)
-            boundary = index not in self._renamed and self._touches_ends(one)
-            boundary = boundary and bool(Site(self._graph, operation).boundary)
+            role = Site(self._graph, operation).no_compute
+            at_end = index not in self._renamed and self._touches_ends(one)
+            boundary = role == "index arithmetic" or (at_end and bool(role))
             name = operation.name if operation.outputs else ""
             yield replace(
                 one,
@@ -325,7 +327,8 @@ class Summary:
         compile_time: `const` and `constexpr_*`, which have no device, by type.
         folded: compute ops that the compiler left out.
         added: ops that it added, by type.
-        boundary_casts: casts of a function's inputs and outputs, image scaling, `classify`.
+        boundary_casts: casts of a function's inputs and outputs, image scaling, `classify`, and
+            index arithmetic.
         off: compute ops that are not on the ANE, those without a device included.
         outcome: `resident` only if every compute op prefers the ANE.
         inconclusive: why it proves nothing, and what to do; None where it does.

@@ -42,6 +42,7 @@ class Rule:
         grade: A for at least two independent measurements or the vendor's word, then B, C.
         source: where it is documented.
         fix: what people do about it.
+        whole: whether it costs more than the operation: the load fails, or all leaves the ANE.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Rule:
     matches: str = ""
     outcome: Outcome = "ineligible"
     grade: Grade = "A"
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

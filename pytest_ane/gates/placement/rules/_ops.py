@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from pytest_ane.gates.placement._graph import Depends
+from pytest_ane.gates.placement._graph import Depends, Site, is_constant
 from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule, kinds
 
 _SWEEP = "aneforge 0.4.0 full_mil_vocabulary_sweep.json (M5 Pro)"
@@ -13,6 +15,8 @@ _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
 _FLUID = "FluidInference/FluidAudio, Documentation/ANE_Profiler.md and ANE_Candidates.md"
 
 RECURRENT = frozenset({"gru", "lstm", "rnn"})
+LAYER = "R110"
+"""The rule on a recurrent layer that was written as a loop."""
 
 
 @cache
@@ -22,8 +26,24 @@ def mil_ops() -> frozenset[str]:
     return frozenset(listed.split())
 
 
+def layer_of(kinds_: Mapping[str, int], steps: int = 1) -> str:
+    """The recurrent layer whose steps these ops compute, by type and number; empty for none."""
+    gates, candidates = kinds_.get("sigmoid", 0) // steps, kinds_.get("tanh", 0) // steps
+    if not candidates or not any(kinds_.get(kind) for kind in ("linear", "matmul", "conv")):
+        return ""
+    return "a simple RNN" if not gates else "an LSTM" if candidates > 1 else "a GRU"
+
+
+def _looped_layer(site: Site) -> str | None:
+    body = Counter(op.op for block in site.operation.blocks for op in block.operations)
+    says = "It is {} that the converter wrote as a loop, step by step: {} ops in its body."
+    count = sum(n for kind, n in body.items() if not is_constant(kind))
+    return says.format(layer, count) if (layer := layer_of(body)) else None
+
+
 _CUSTOM = "`{}` is no op that coremltools 9.0 defines, so it counts as a custom op."
 _INDICES = "Its indices are known only at run time, and such a gather is placed on the CPU."
+_CONTROL_FLOW = "Control flow has no code generation for the ANE."
 _BEGIN = "Its begin is known only at run time."
 RULES = (
     OpRule(
@@ -48,7 +68,9 @@ RULES = (
     OpRule(
         id="R003",
         title="Control flow has no code generation for the ANE.",
+        matches="`cond`, `while_loop`, but for what R110 names",
         ops=kinds("cond while_loop"),
+        why=lambda site: None if site.op == "while_loop" and _looped_layer(site) else _CONTROL_FLOW,
         consequence="the branch returns to the CPU and splits the graph",
         scope="all",
         source=f"{_SWEEP}; {_NOTES}",
@@ -219,6 +241,22 @@ RULES = (
         scope="M series",
         source="coremltools #2690, #2728",
         fix="subtract the maximum first, and add it to the result",
+    ),
+    OpRule(
+        id=LAYER,
+        title="A recurrent layer that was written as a loop runs on the CPU, step by step.",
+        matches="`while_loop` whose body has a product and a `tanh`: coremltools writes "
+        "`torch.nn.GRU` so, as Core ML's own `gru` computes another function; its body is told by "
+        "no rule",
+        ops=kinds("while_loop"),
+        why=_looped_layer,
+        consequence="the loop and all in it run on the CPU, and split the graph",
+        scope="all",
+        source="`_add_gru_layer` in converters/mil/frontend/torch/ops.py of coremltools 9.0; R003",
+        fix="convert one step, with the hidden state as an input and an output or as a state, and "
+        "let the host loop; or, for a few steps, write the cell with linear, sigmoid and tanh in a "
+        "Python loop of fixed length; or leave it to the CPU and name it in "
+        "policy.placement.allow-off",
     ),
     OpRule(
         id="R105",

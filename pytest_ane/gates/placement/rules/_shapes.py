@@ -188,6 +188,7 @@ LIMITS = (
         title="ANE tensors are of rank 5 at most.",
         matches="any op with a run-time input or an output of rank 6 or more",
         why=_rank,
+        whole=True,
         consequence="the op runs on the CPU, or the whole compile fails",
         scope="all",
         source='the compiler\'s messages "ANE does not support blob with rank: 6" and "Cannot '
@@ -201,6 +202,7 @@ LIMITS = (
         matches="a run-time input or output with an extent above 65,536; the channels (axis 1 of "
         "rank 4 and 5) of a `conv` are not counted",
         why=_too_long,
+        whole=True,
         consequence="ANE compile error; runs on CPU or GPU",
         scope="all; A15 message, limit raised to 65,536 from A16 and M4 on; 65,537 fails on "
         "C, H and W of an M4",
@@ -242,6 +244,7 @@ DYNAMIC = (
         "`resize`, `topk` or a random op whose extents derive from run-time values; extents that "
         "derive from `shape` of a flexible input are not counted",
         why=_data_dependent,
+        whole=True,
         consequence='plan build fails ("Data-dependent shapes were disabled") or the whole graph '
         "runs on the CPU",
         scope="M2 and M4 on macOS 26",

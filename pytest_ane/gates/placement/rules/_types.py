@@ -265,6 +265,7 @@ COMPRESSED = (
         matches="any op fed by `constexpr_lut_to_dense` together with a "
         "`constexpr_blockwise_shift_scale` whose `data` is float, in either order",
         why=_scaled_palette,
+        whole=True,
         consequence="the process aborts at load: \"'mps.dequantize' op operand #2 must be tensor "
         'of quantized values"',
         scope="macOS 26, M4",

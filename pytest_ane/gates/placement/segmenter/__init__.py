@@ -3,6 +3,7 @@
 A prediction names chip and system. It is never a measurement: only a plan can say `resident`.
 """
 
+from pytest_ane.gates.placement.segmenter._costs import MOVES, flops
 from pytest_ane.gates.placement.segmenter._predict import predict, predict_model
 from pytest_ane.gates.placement.segmenter._records import (
     Off,
@@ -15,6 +16,6 @@ from pytest_ane.gates.placement.segmenter._records import (
 )
 
 __all__ = [
-    "Off", "Op", "Placed", "Predicted", "Prediction", "Segment", "Tensor", "predict",
-    "predict_model",
+    "MOVES", "Off", "Op", "Placed", "Predicted", "Prediction", "Segment", "Tensor", "flops",
+    "predict", "predict_model",
 ]  # fmt: skip

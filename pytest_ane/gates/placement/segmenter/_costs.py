@@ -256,6 +256,38 @@ _CLASSES: Mapping[str, Class] = {
 }
 
 
+_MOVING = (
+    "batch_to_space cast concat crop depth_to_space expand_dims fill gather gather_along_axis "
+    "gather_nd identity pad pixel_shuffle pixel_unshuffle read_state reshape reshape_like reverse "
+    "select shape slice_by_index slice_by_size slice_update sliding_windows space_to_batch "
+    "space_to_depth split squeeze stack tile transpose write_state coreml_update_state"
+)
+MOVES = frozenset(_MOVING.split())
+"""Operations that only move numbers, or convert them."""
+
+
+def flops(op: Op) -> float:
+    """Floating-point operations: two for each product that is summed, else one for each number.
+
+    Moving numbers is none, nor is what gives integers alone. An extent known only at run time
+    counts as 1.
+    """
+    if op.kind in MOVES or not any(tensor.is_float for tensor in op.outputs):
+        return 0.0
+    numbers = float(max(_outputs(op), sum(tensor.elements for tensor in op.inputs)))
+    match op.kind:
+        case "conv" | "linear" if op.weight:
+            return 2.0 * _outputs(op) * math.prod(n or 1 for n in op.weight.shape[1:])
+        case "conv_transpose" if op.weight:
+            return 2.0 * op.inputs[0].elements * math.prod(n or 1 for n in op.weight.shape[1:])
+        case "matmul":
+            return 2.0 * _outputs(op) * inner(op)
+        case "scaled_dot_product_attention" if len(op.inputs) > 1:
+            *_, keys, _ = (1, *op.inputs[1].shape)
+            return 4.0 * op.inputs[0].elements * (keys or 1)
+    return numbers
+
+
 class _Support(NamedTuple):
     """What backends take.
 

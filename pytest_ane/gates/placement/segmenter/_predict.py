@@ -441,7 +441,7 @@ class _Reader:
             if isinstance(named.type, TensorType)
         )
         name, missing = site.operation.name, tuple(self._no_data(nested))
-        boundary = bool(site.boundary)
+        boundary = bool(site.no_compute)
         return Op(name, site.op, inputs, outputs, weight, attributes, missing, boundary)
 
     def _no_data(self, nested: bool) -> Iterator[NoData]:

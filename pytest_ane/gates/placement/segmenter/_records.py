@@ -54,6 +54,10 @@ class Tensor:
         return math.prod(extent or 1 for extent in self.shape)
 
     @cached_property
+    def is_float(self) -> bool:
+        return self.dtype.startswith(("fp", "bf"))
+
+    @cached_property
     def bytes(self) -> int:
         """Size in memory; 2 bytes an element for 16-bit types."""
         return self.elements * _SIZES.get(self.dtype, 2)
@@ -72,7 +76,7 @@ class Op:
             `kernel_sizes`, `perm`, `transpose_x`; besides `bias`, 1 where there is one,
             `runtime_indices` and `runtime_begin`.
         no_data: its properties that no public plan has.
-        boundary: whether the converter put it at the function's boundary; it is no compute op.
+        boundary: whether it is no compute op: at the function's boundary, or index arithmetic.
     """
 
     name: str
@@ -193,7 +197,7 @@ class Predicted:
 
     @property
     def compute(self) -> tuple[Placed, ...]:
-        """Operations but those that only convert an input or output."""
+        """Operations but those that only convert an input or output, or make indices."""
         return tuple(op for op in self.prediction.operations if not op.boundary)
 
     def weakness(self) -> tuple[bool, int, int, float]:

@@ -36,7 +36,8 @@ def test_costs_are_shares_and_why_an_op_is_off_is_told() -> None:
     assert OPS["l"].why == ""
     told = list(explain_plan(PLAN))
     assert told[0] == (
-        "conv_ane=0/0 conv_non_ane=0 · compute 2/4 ANE · GPU 0 · CPU 2 · 1 at the boundary"
+        "conv_ane=0/0 conv_non_ane=0 · compute 2/4 ANE · GPU 0 · CPU 2 · "
+        "1 at the boundary or for indices"
     )
     assert any(line.startswith("sinh ") and OPS["s"].why in line for line in told)
 
