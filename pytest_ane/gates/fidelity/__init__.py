@@ -18,7 +18,7 @@ from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
+from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
 from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.domains import SAMPLER
@@ -38,27 +38,24 @@ class FidelityGate(Gate[Fidelity]):
 
     def question(self, subject: Shard, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Probes, inputs, the reference and the largest T; golden tensors hold their own probes."""
-        if subject.golden is not None:
-            digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
-            return {"reference": {"golden": digest}, "max_tokens": subject.max_tokens}
-        probes = subject.probes.model_dump(mode="json")
-        if not subject.probes.lengths:
-            del probes["lengths"]
-        asked: dict[str, Any] = {
-            "probes": probes | {"generator": GENERATOR},
-            "reference": subject.reference,
-            "max_tokens": subject.max_tokens,
-        }
-        if subject.inputs or subject.reference != "float32":
-            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
-        if isinstance(subject.reference, Path):
-            asked["reference"] = key_digest(tree_files(subject.reference))
-        elif subject.reference == "float32":
-            asked["source"] = source()
+        reference = subject.reference
+        asked: dict[str, Any] = {"reference": reference, "max_tokens": subject.max_tokens}
         if subject.ports:
             asked["ports"] = {name: p.model_dump(mode="json") for name, p in subject.ports.items()}
         if subject.uncompressed is not None:
             asked["uncompressed"] = key_digest(tree_files(subject.uncompressed))
+        if subject.golden is not None:
+            return asked | {"reference": {"golden": content_digest(subject.golden)}}
+        probes = subject.probes.model_dump(mode="json")
+        if not subject.probes.lengths:
+            del probes["lengths"]
+        asked["probes"] = probes | {"generator": GENERATOR}
+        if subject.inputs or reference != "float32":
+            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
+        if isinstance(reference, Path):
+            asked["reference"] = key_digest(tree_files(reference))
+        elif reference == "float32":
+            asked["source"] = source()
         if subject.probes.of_prompts:
             asked["prompts"] = [prompt.question for prompt in model.prompts]
         return asked
