@@ -30,7 +30,7 @@ from pytest_ane.mlprogram.proto import canonical_bytes
 from pytest_ane.models.families import Buildable, Conversion
 
 Examine: TypeAlias = Callable[[Path, Path], None]
-BUILD_VERSION = 7
+BUILD_VERSION = 8
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
