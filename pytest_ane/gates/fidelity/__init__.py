@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,17 @@ from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
-from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
+from pytest_ane.mlprogram.model import (
+    counterpart,
+    entry_points,
+    only_program,
+    read_any,
+    read_model,
+)
 from pytest_ane.mlprogram.records import Pipeline
+from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
@@ -83,7 +91,8 @@ class FidelityGate(Gate[Fidelity]):
         elif ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
         covered = (*coverage(program, cases), *_lost(context))
-        return replace(measurement, coverage=covered, interface=interface)
+        overflow = _overflow(measurement, context, cases)
+        return replace(measurement, coverage=covered, interface=interface, overflow=overflow)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
@@ -142,6 +151,28 @@ class FidelityGate(Gate[Fidelity]):
 
 def _own(subject: Any) -> bool:
     return isinstance(subject, Shard) and subject.artifact is not None
+
+
+_ALIKE = 0.97
+"""Cosine below which it is worth a look whether something overflowed."""
+
+
+def _overflow(measurement: Fidelity, context: ShardContext, cases: Sequence[Case]) -> str:
+    """What makes the first NaN or infinity, on the shortest of the probes that are off."""
+    if isinstance(context.program, Pipeline):
+        return ""
+    if measurement.budget is not None and measurement.budget.overflow:
+        return measurement.budget.overflow
+    off = {
+        c.probe
+        for c in measurement.comparisons
+        if not c.undefined and (c.finite < 1 or c.one_zero or c.one_adds or c.worst < _ALIKE)
+    }
+    short = sorted((case for case in cases if case.name in off), key=lambda case: case.length)
+    if not short:
+        return ""
+    model = read_model(context.artifact.path, function=context.shard.function)
+    return first_overflow(model, short[:2])
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:
