@@ -173,9 +173,10 @@ def measure_budget(
     if compressed is not None:
         runs = _runs(compressed, function, cases, "float32")
         compression = _error(reference, runs, exact, _FLOAT32)
-    worst = [case for case in cases if case.name == rounding.probe][:1]
-    large = worst if rounding.greatest > LARGE else []
-    overflow = first_overflow(read_model(plain, function=plainly), large)
+    overflow = ""
+    if rounding.greatest > LARGE:
+        worst = [case for case in cases if case.name == rounding.probe]
+        overflow = first_overflow(read_model(plain, function=plainly), worst[:1])
     return ErrorBudget(algebra, rounding, compression, overflow)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class _Walk:
         typed: Mapping[str, Any],
         exact: Mapping[str, Any],
     ) -> None:
-        self._session, self._inputs = session, inputs
+        self._session, self._inputs, self._computed = session, inputs, typed.keys()
         self._typed, self._exact = _floats(typed), _floats(exact)
         block = session.model.main.block
         self._ends = [*block.outputs, *(out.name for op in block.operations for out in op.outputs
@@ -124,9 +125,11 @@ class _Walk:
         for known in (self._typed, self._inputs):
             if name in known:
                 return known[name]
-        maker = self._makers.get(name)
-        constant = maker is not None and name not in self._session.computed
-        return self._session.result(name, []) if constant else None
+        if name in self._computed or name not in self._makers:
+            return None
+        with suppress(LookupError):  # No constant, but a list or a state.
+            return self._session.result(name, [])
+        return None
 
     def _words(self, name: str) -> str:
         typed, exact, op = self._typed[name], self._exact[name], self._makers[name][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
+from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.model import (
     counterpart,
     entry_points,
@@ -154,25 +156,27 @@ def _own(subject: Any) -> bool:
 
 
 _ALIKE = 0.97
-"""Cosine below which it is worth a look whether something overflowed."""
+"""Cosine below which, without a budget, it is worth a look whether something overflowed."""
 
 
 def _overflow(measurement: Fidelity, context: ShardContext, cases: Sequence[Case]) -> str:
     """What makes the first NaN or infinity, on the shortest of the probes that are off."""
-    if isinstance(context.program, Pipeline):
-        return ""
-    if measurement.budget is not None and measurement.budget.overflow:
-        return measurement.budget.overflow
+    budget = measurement.budget
+    if isinstance(context.program, Pipeline) or (budget and budget.overflow):
+        return budget.overflow if budget else ""
     off = {
         c.probe
         for c in measurement.comparisons
-        if not c.undefined and (c.finite < 1 or c.one_zero or c.one_adds or c.worst < _ALIKE)
+        if not c.undefined
+        and (c.finite < 1 or c.one_zero or c.one_adds or (budget is None and c.worst < _ALIKE))
     }
     short = sorted((case for case in cases if case.name in off), key=lambda case: case.length)
-    if not short:
-        return ""
-    model = read_model(context.artifact.path, function=context.shard.function)
-    return first_overflow(model, short[:2])
+    # It explains and decides nothing: where it cannot be run so, nothing is explained.
+    with suppress(AneError):
+        if short:
+            model = read_model(context.artifact.path, function=context.shard.function)
+            return first_overflow(model, short[:2])
+    return ""
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:
