@@ -166,9 +166,12 @@ class _Walk:
             pass
         ready = {*self._typed, *self._inputs}
         of = ", ".join(n for group in names.values() for n in group if n in ready)
-        infinite = [p for p, x in values.items() if np.isinf(x).any()]
-        held = f", which holds {float(values[infinite[0]].min()):g}" if infinite else ""
-        return f"{op.op} of {of or 'its input'}{held}"
+        for parameter, x in values.items():
+            if np.isinf(x).any():
+                name = next(iter(names[parameter.rstrip("0123456789")]), parameter)
+                of += "" if name in ready else f" and {name}"
+                return f"{op.op} of {of}, which holds {float(x[np.isinf(x)].flat[0]):g}"
+        return f"{op.op} of {of or 'its input'}"
 
 
 def _floats(results: Mapping[str, Any]) -> dict[str, Any]:

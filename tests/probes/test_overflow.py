@@ -61,6 +61,10 @@ WRONG: dict[str, tuple[Body, list[float], str]] = {
                    "softmax y gives NaN: softmax of scores, which holds -inf"),
     "a sum after a mask": (late, [30000, 30000, 30000, 1], "fp16 overflows in total (90,001): "
                                                            "reduce_sum of x"),
+    "a weight of infinity": (
+        lambda mb, x: mb.linear(x=x, weight=mb.const(val=np.full((2, 4), np.inf, HALF), name="w"),
+                                name="y"),
+        [1, -2, 0, 3], "linear y gives NaN: linear of x and w, which holds inf"),
     "0 / 0": (lambda mb, x: mb.real_div(x=x, y=x, name="y"), [1, 0, 2, 3],
               "real_div y gives NaN: 0 / 0"),
     "log": (lambda mb, x: mb.log(x=x, epsilon=HALF(0), name="y"), [1, -2, 2, 3],

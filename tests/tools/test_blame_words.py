@@ -132,6 +132,7 @@ MASK = "mul scores gives NaN: mask constant -inf times 0"
         ((1.0, 0.9, 0.001), SQUARES, SQUARES),
         ((math.inf, math.inf, math.inf), MASK, f"wrong function: {MASK}"),
         ((math.inf, math.nan, math.nan), MASK, MASK),
+        ((math.inf, math.inf, math.inf), "", "wrong function: NaN or infinity in float32 as well"),
         # What exact weights mend, or float32 leaves, is no overflow's doing.
         ((math.inf, 0.001, 0.001), SQUARES, "compression:"),
         ((1.0, 0.9, 0.8), SQUARES, "wrong function: exact weights"),

@@ -154,11 +154,11 @@ def cause(blame: Blame) -> Finding:
 
 def _reason(blame: Blame) -> str:
     """The first NaN or infinity where that is what is wrong, else which of four causes it has."""
-    known = _CAUSES.get(blame.cause, "")
-    finite = blame.cause == "function" and math.isfinite(blame.algebra)
-    if not blame.overflow or finite or blame.cause in ("engine", "compression"):
-        return known
-    return f"wrong function: {blame.overflow}" if blame.cause == "function" else blame.overflow
+    if blame.cause == "function" and math.isinf(blame.algebra):
+        return f"wrong function: {blame.overflow or 'NaN or infinity in float32 as well'}"
+    if blame.overflow and blame.cause in ("fp16", ""):
+        return blame.overflow
+    return _CAUSES.get(blame.cause, "")
 
 
 def tables(blame: Blame) -> tuple[Table, Table]:
