@@ -46,9 +46,9 @@ def save_conv(path: Path) -> None:
         ).save(str(path))
 
 
-def save_layers(folder: Path, version: int = 9, *, kind: str = "FLOAT16") -> Path:
+def save_layers(folder: Path, version: int = 9, *, kind: str = "FLOAT16", seed: int = 0) -> Path:
     """`model.mlpackage`: convolutions with weights `wide` 64x64, `odd` 17x64 and `few` 4x17."""
-    program, random = Program(f"CoreML{version - 1}"), np.random.default_rng(0)
+    program, random = Program(f"CoreML{version - 1}"), np.random.default_rng(seed)
     program.model.specificationVersion, program.model.mlProgram.version = version, 1
     array, dtype = (65552, np.float16) if kind == "FLOAT16" else (65568, np.float32)
     program.input("x", (1, 64, 1, 1), kind, kind=array)

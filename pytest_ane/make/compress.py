@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -185,7 +186,10 @@ def _through_coremltools(
         option = {"joint_compression": True} if turn else {}
         config = cto.OptimizationConfig(op_name_configs=configs)
         if configs:
-            with _failing_as(subject), converter_notes() as lines, exact_percentiles():
+            with (
+                _failing_as(subject), exact_percentiles(),
+                converter_notes() as lines, _each_weight(lines),
+            ):  # fmt: skip
                 model = apply(model, config, **option)
             notes += lines
     with converter_notes():
@@ -346,6 +350,47 @@ def exact_percentiles() -> Iterator[None]:
 
     numpy = SimpleNamespace(**{**vars(np), "percentile": percentile})
     with patch.object(passes, "np", numpy):
+        yield
+
+
+_INDIVISIBLE = re.compile(
+    r"(\d+)\)? is not divisible by (channel_group_size|cluster_dim|block size) \(?(\d+)"
+)
+_CHANNELS = {
+    "channel_group_size": "output channels are not divisible by group_size",
+    "cluster_dim": "channels of a group are not divisible by cluster_dim",
+    "block size": "channels are not divisible by block_size",
+}
+
+
+@contextmanager
+def _each_weight(lines: list[str]) -> Iterator[None]:
+    """Let a weight that coremltools declines stay as it is, and every note name its weight.
+
+    coremltools 9.0 divides a weight by its scales in place before it sees whether its channels can
+    be grouped (its pull request 2777).
+    """
+    import coremltools.optimize.coreml._quantization_passes as passes
+
+    def watched(transform: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def transform_op(self: Any, op: Any) -> None:
+            stored, said = op.outputs[0].val, len(lines)
+            before = np.copy(stored)
+            transform(self, op)
+            if op.enclosing_block is not None and isinstance(stored, np.ndarray):
+                np.copyto(stored, before)
+            if why := next(filter(None, map(_INDIVISIBLE.search, lines[said:])), None):
+                size, key, by = why.groups()
+                lines[said:] = [f"{op.name}: {size} {_CHANNELS[key]} {by}"]
+
+        return transform_op
+
+    with ExitStack() as stack:
+        # It tells blocks that do not fit to the root logger.
+        stack.enter_context(patch.object(passes.optimize_utils, "_logger", passes.logger))
+        for name in ("prune_weights", "palettize_weights", "linear_quantize_weights"):
+            own = watched((kind := getattr(passes, name)).transform_op)
+            stack.enter_context(patch.object(kind, "transform_op", own))
         yield
 
 

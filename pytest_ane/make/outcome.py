@@ -17,6 +17,7 @@ import numpy as np
 from pytest_ane.make.distortion import Distortion, distortion
 from pytest_ane.manifest import Compression, Uncompressed, read_compression
 from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,
@@ -57,7 +58,8 @@ def outcomes(
 ) -> tuple[Outcome, ...]:
     """What became of every weight of `source` in `made`, in program order.
 
-    `notes` are those of compression on weights that it declined.
+    `notes` are those of compression on weights that it declined. `BuildError` where one of these
+    has other values than before.
     """
     results: dict[object, Outcome] = {}
     new = {_place(each): each for each in find_weights(made)}
@@ -69,12 +71,18 @@ def outcomes(
             results[key] = replace(known, functions=(*known.functions, each.function.name))
             continue
         changed = after.weight.stages != each.weight.stages
+        error = distortion(made, after, source, each)
+        if not changed and error.sse > 0:
+            raise BuildError(
+                f"{source.path}: {_name(each)} could not be compressed and has other values than "
+                "before, which is a fault of what compressed it; leave it as it is with --keep."
+            )
         results[key] = Outcome(
             _name(each),
             (each.function.name,),
             each.weight,
             after.weight,
-            distortion(made, after, source, each) if changed else None,
+            error if changed else None,
             "" if changed else _reason(each, compression, notes),
         )
     return tuple(results.values())

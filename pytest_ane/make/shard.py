@@ -22,7 +22,7 @@ from pytest_ane.make.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mlprogram.blob import check_blobs
 from pytest_ane.mlprogram.checks import stays_inside
-from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.package import parse_package
@@ -30,7 +30,7 @@ from pytest_ane.mlprogram.proto import canonical_bytes
 from pytest_ane.models.families import Buildable, Conversion
 
 Examine: TypeAlias = Callable[[Path, Path], None]
-BUILD_VERSION = 7
+BUILD_VERSION = 8
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
@@ -192,7 +192,7 @@ def _identified(manifest: dict[str, Any], data: Path) -> str:
     for old, item in items.items():
         if not stays_inside(name := item["path"]):
             raise ValueError(f"{name!r} lies outside the package")
-        digest = tree_digest(data / name) if (data / name).is_dir() else file_digest(data / name)
+        digest = content_digest(data / name)
         names[old] = str(uuid5(NAMESPACE_URL, f"{name} {digest}"))
     manifest["itemInfoEntries"] = {names[old]: item for old, item in items.items()}
     manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, JsonValue, Strict, model_validator
 
 from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, kebab, listed, misplaced
-from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.digests import content_digest
 
 InputKind: TypeAlias = Literal[
     "normal", "uniform", "positive", "ids", "causal-mask", "one-hot", "positions", "rope-cos",
@@ -134,12 +134,8 @@ class Input(Record):
         asked: dict[str, JsonValue] = self.model_dump(mode="json", include=set(options))
         if asked.pop("files", None):
             parts = [file.partition("#") for file in self.files]
-            asked["files"] = [[_digest(path), name] for path, _, name in parts]
+            asked["files"] = [[content_digest(Path(path)), name] for path, _, name in parts]
         return asked
-
-
-def _digest(file: str) -> str:
-    return file_digest(Path(file)) if Path(file).is_file() else "missing"
 
 
 def questions(inputs: Mapping[str, Input]) -> dict[str, JsonValue]:

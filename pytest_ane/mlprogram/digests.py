@@ -154,8 +154,12 @@ def tree_files(path: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder by relative POSIX path, sorted by path.
 
     A link to a file counts as the file; one to a folder, whose files count where they are, as the
-    folder's path. Nothing is read before all links are seen to stay inside.
+    folder's path. Nothing is read before all links are seen to stay inside. `ProgramError` for what
+    is no folder: a digest of nothing would be the same for all that have none.
     """
+    if not path.is_dir():
+        wrong = "is a file, and a package is a folder" if path.exists() else "no such package"
+        raise ProgramError(f"{path}: {wrong}; check the path.")
     files = sorted(_files(path))
     return {p.relative_to(path).as_posix(): _entry_digest(path, p) for p in files}
 
@@ -168,8 +172,15 @@ def _entry_digest(root: Path, path: Path) -> str:
 
 
 def tree_digest(path: Path) -> str:
-    """One SHA-256 for a package: its `files_digest`."""
+    """One SHA-256 for a package: its `files_digest`; errors as of `tree_files`."""
     return files_digest(tree_files(path))
+
+
+def content_digest(path: Path) -> str:
+    """The `tree_digest` of a folder, the `file_digest` of a file, "missing" of neither."""
+    if path.is_dir():
+        return tree_digest(path)
+    return file_digest(path) if path.is_file() else "missing"
 
 
 def files_digest(files: Mapping[str, str]) -> str:

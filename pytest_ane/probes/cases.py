@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.backends import Runner
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.interface import is_color, to_pixels
@@ -219,6 +220,25 @@ class Case:
         rest[:, list(self.left_out)] = 0
         rest[list(self.undecided)] = 0
         return rest
+
+
+class CaseState:
+    """The states that a case's calls are made on, one after another."""
+
+    def __init__(self, runner: Runner, case: Case) -> None:
+        self._runner, self._case, self._state = runner, case, runner.make_state()
+        self._marks: dict[int, Arrays] = {}
+        if case.states:
+            runner.write_states(self._state, case.states)
+
+    def before(self, turn: int) -> Any:
+        """As they are to be before a call: one that goes back finds recurrent states restored."""
+        restored = self._case.restored
+        if turn in restored:
+            self._runner.write_states(self._state, self._marks[restored[turn]])
+        if turn in restored.values():
+            self._marks[turn] = self._runner.read_states(self._state, self._case.recurrent)
+        return self._state
 
 
 def package_case(

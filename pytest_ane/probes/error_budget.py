@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.backends import Runner
-from pytest_ane.backends.cpu import CpuBackend, CpuRunner
+from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
-from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
-from pytest_ane.probes.cases import Case, Rows
+from pytest_ane.probes.cases import Case, CaseState, Rows
+from pytest_ane.probes.overflow import first_overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,25 +43,6 @@ class Run:
     rows: Rows
     lengths: tuple[int, ...]
     alike: Mapping[str, Sequence[FloatArray]]
-
-
-class CaseState:
-    """The states that a case's calls are made on, one after another."""
-
-    def __init__(self, runner: Runner, case: Case) -> None:
-        self._runner, self._case, self._state = runner, case, runner.make_state()
-        self._marks: dict[int, Arrays] = {}
-        if case.states:
-            runner.write_states(self._state, case.states)
-
-    def before(self, turn: int) -> Any:
-        """As they are to be before a call: one that goes back finds recurrent states restored."""
-        restored = self._case.restored
-        if turn in restored:
-            self._runner.write_states(self._state, self._marks[restored[turn]])
-        if turn in restored.values():
-            self._marks[turn] = self._runner.read_states(self._state, self._case.recurrent)
-        return self._state
 
 
 def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
@@ -109,12 +90,12 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-BUDGET_VERSION = 2
+BUDGET_VERSION = 4
 """Raised whenever the same programs and probes give another budget: part of every cache key."""
 _FLOAT32, _HALF = 2.0**-22, fp16.EPSILON
 """Of a sum's size, what rounding may take: of a few sums in float32, in fp16 of two, as a block
 has that adds attention and feed-forward to its residual path."""
-_LARGE = 0.05
+LARGE = 0.05
 """Rounding from which the operation that overflows is looked for."""
 _NARROW = 4
 """Channels are named where a fourth of them, or fewer, have nearly all of the squared error."""
@@ -132,6 +113,7 @@ class Error:
         gain: how many times the reference's contribution the other one is, by least squares.
         lengths, experts: `(T, greatest)` of the calls of each length, `(expert, greatest)` of the
             positions at which the reference uses each.
+        least: by length, of the call that is off least.
         positions: `(position, error)` of the worst probe, of up to 512 positions.
         channels: first and last of the few channels that have nine tenths of its squared error.
         adds: whether there is a residual path that the output is added to.
@@ -148,6 +130,7 @@ class Error:
     channels: tuple[int, ...] = ()
     experts: tuple[tuple[int, float], ...] = ()
     adds: bool = True
+    least: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.greatest < 0 or self.rms < 0:
@@ -158,8 +141,8 @@ class Error:
 class ErrorBudget:
     """What a shard's errors are made of; a part is None where its program is missing.
 
-    `overflow` is the first operation whose result fp16 does not hold, with its largest magnitude in
-    float32, `mul square_1: 4.1e+06`; empty where there is none.
+    `overflow` is what the first operation of the uncompressed program made whose result is not
+    finite, by `first_overflow`; empty where there is none.
     """
 
     algebra: Error | None
@@ -190,7 +173,10 @@ def measure_budget(
     if compressed is not None:
         runs = _runs(compressed, function, cases, "float32")
         compression = _error(reference, runs, exact, _FLOAT32)
-    overflow = _overflow(plain, plainly, cases) if rounding.greatest > _LARGE else ""
+    overflow = ""
+    if rounding.greatest > LARGE:
+        worst = [case for case in cases if case.name == rounding.probe]
+        overflow = first_overflow(read_model(plain, function=plainly), worst[:1])
     return ErrorBudget(algebra, rounding, compression, overflow)
 
 
@@ -264,6 +250,7 @@ def _error(
     row = int(worst.errors.argmax()) if worst.errors.size else 0
     joined = np.concatenate([rows.errors for rows in every])
     square = sum(rows.square for rows in every)
+    sized = [(rows, [(n,) for n in rows.reference.lengths]) for rows in every]
     return Error(
         greatest=_digits(joined.max(initial=0.0)),
         rms=_digits(math.sqrt(float(np.square(joined).mean())) if joined.size else 0.0),
@@ -271,7 +258,8 @@ def _error(
         output=worst.output,
         position=worst.reference.case.start + row,
         gain=_digits(sum(rows.along for rows in every) / square if square else math.nan),
-        lengths=_greatest((rows, [(n,) for n in rows.reference.lengths]) for rows in every),
+        lengths=_greatest(sized),
+        least=_least(sized),
         positions=tuple(
             (worst.reference.case.start + i, _digits(x))
             for i, x in enumerate(worst.errors[:512].tolist())
@@ -314,6 +302,14 @@ def _greatest(every: Iterable[tuple[_Rows, Any]]) -> tuple[tuple[int, float], ..
     return tuple((key, _digits(value)) for key, value in sorted(most.items()))
 
 
+def _least(every: Sequence[tuple[_Rows, Any]]) -> tuple[float, ...]:
+    """By length, the smallest of what `_greatest` has of each probe."""
+    probes = {id(rows.reference): [e for e in every if e[0].reference is rows.reference]
+              for rows, _ in every}  # fmt: skip
+    most = [dict(_greatest(each)) for each in probes.values()]
+    return tuple(min(m[n] for m in most if n in m) for n in sorted({n for m in most for n in m}))
+
+
 def _channels(difference: DoubleArray) -> tuple[int, ...]:
     """First and last of the fewest neighbouring channels with nearly all of the squared error."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -326,23 +322,6 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
     first = int(np.argmin(widths))
     last = first + int(widths[first]) - 1
     return (first, last) if (last - first + 1) * _NARROW <= len(squares) else ()
-
-
-def _overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
-    session = Session(read_model(package, function=function), "float32")
-    names = session.computed
-    largest: dict[str, float] = {}
-    for case in cases:
-        states = CaseState(CpuRunner(session), case)
-        for turn, call in enumerate(case.calls):
-            results = session.predict(session.known(call), states.before(turn), names)
-            for name, value in results.items():
-                if np.issubdtype(np.asarray(value).dtype, np.floating):
-                    size = float(np.abs(value).max(initial=0.0))
-                    largest[name] = max(largest.get(name, 0.0), size)
-    by_name = {out.name: op.op for op in session.model.main.block.operations for out in op.outputs}
-    beyond = (name for name in names if largest.get(name, 0.0) > fp16.MAX)
-    return next((f"{by_name[name]} {name}: {largest[name]:.2g}" for name in beyond), "")
 
 
 def _digits(value: float) -> float:

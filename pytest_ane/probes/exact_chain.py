@@ -29,7 +29,7 @@ from pytest_ane.models.families import (
 )
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
-_VERSION = 4
+LOGITS_VERSION = 4
 """Raised whenever logits are kept in another way."""
 
 
@@ -83,7 +83,7 @@ def record_golden(
     An answer has fewer tokens where one of `ends` comes, which belongs to none. `reference`,
     `prompts` and `ends` are called only when there is no recording yet.
     """
-    key = {**identity, "recording": RECORDING_VERSION, "logits": _VERSION, "golden": spec}
+    key = {**identity, "recording": RECORDING_VERSION, "logits": LOGITS_VERSION, "golden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
 
     def make(folder: Path) -> None:

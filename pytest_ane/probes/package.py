@@ -41,7 +41,7 @@ from pytest_ane.probes.cases import (
 )
 from pytest_ane.probes.domains import SAMPLER, Sampler, check_names, domains, from_manifest
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import KINDS, generator, lengths
+from pytest_ane.probes.seeded import GENERATOR, KINDS, generator, lengths
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -278,11 +278,11 @@ def record_builder(
     """
     key = {
         **identity,
-        "recording": RECORDING_VERSION,
+        "recording": [RECORDING_VERSION, GENERATOR],
         "shard": shard.id,
         "max": shard.max_tokens,
         "probes": shard.probes.model_dump(mode="json"),
-        **({"inputs": [SAMPLER, questions(shard.inputs)]} if shard.inputs else {}),
+        "inputs": [SAMPLER, questions(shard.inputs)],
     }
 
     def make(folder: Path) -> None:

@@ -42,6 +42,7 @@ from pytest_ane.models.families.registry import get_family
 from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,
+    GENERATOR,
     MASSIVE,
     Captured,
     above_powers,
@@ -430,7 +431,7 @@ def record_probes(
     """
     key = {
         **identity,
-        "recording": RECORDING_VERSION,
+        "recording": [RECORDING_VERSION, GENERATOR],
         "shard": shard.id,
         "max": shard.max_tokens,
         "context": shard.context,

@@ -22,7 +22,13 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arrays import Array, FloatArray
-from pytest_ane.mlprogram.digests import digests, file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.digests import (
+    content_digest,
+    digests,
+    file_digest,
+    key_digest,
+    tree_digest,
+)
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
@@ -269,7 +275,7 @@ class PackageChain:
                 for name, path in packages.items()
                 if path is not None and path.exists()
             },
-            "reference": _digest(reference)
+            "reference": content_digest(reference)
             if isinstance(reference, Path)
             else [reference, code_digests(reference.partition(":")[0]) if code else {}],
             "depends": {str(path): file_digest(path) for path in model.depends if path.is_file()},
@@ -434,7 +440,7 @@ class OpenChain(OpenModel):
                 check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
             save(folder, tensors, {})
 
-        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
+        key = {**self.identity, "recording": RECORDING_VERSION, "told": self._answered_spec}
         folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
         told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.model.prompts}
         for name, rows in load(folder)[0].items():
@@ -468,8 +474,4 @@ def _spelled_by(tokenizer: Path | None) -> list[str]:
     if tokenizer is None:
         return []
     files = (tokenizer, *(tokenizer.with_name(name) for name in COMPANIONS))
-    return [*map(_digest, files), *map(version, SPELLERS)]
-
-
-def _digest(path: Path | None) -> str:
-    return file_digest(path) if path is not None and path.is_file() else "missing"
+    return [*map(content_digest, files), *map(version, SPELLERS)]

@@ -35,7 +35,12 @@ from pytest_ane.models.families.registry import get_family, identify_family, is_
 from pytest_ane.models.sources import end_tokens, identify, open_source
 from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
+from pytest_ane.probes.exact_chain import (
+    LOGITS_VERSION,
+    GoldenPrompt,
+    record_golden,
+    reference_chain,
+)
 from pytest_ane.probes.package import builder_cases, record_builder
 from pytest_ane.probes.recording import (
     HiddenProbe,
@@ -259,6 +264,11 @@ class OpenModel:
         return [TokenPrompt(prompt.name, prompt.ids) for prompt in self.golden]
 
     @property
+    def _answered_spec(self) -> list[Any]:
+        """As `prompt_spec`, of prompts with their answers."""
+        return self.prompt_spec + ["answered", LOGITS_VERSION] * self._has_answers
+
+    @property
     def _has_answers(self) -> bool:
         return any(prompt.answer for prompt in self.model.prompts)
 
@@ -309,9 +319,7 @@ class OpenModel:
 
     @cached_property
     def _answered_states(self) -> Path:
-        if not self._has_answers:
-            return self._hidden
-        return self._record_hidden(lambda: self.answered, [*self.prompt_spec, "answered"])
+        return self._record_hidden(lambda: self.answered, self._answered_spec)
 
     def _record_hidden(self, prompts: Callable[[], Sequence[TokenPrompt]], spec: Any) -> Path:
         return record_hidden(

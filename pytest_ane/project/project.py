@@ -28,7 +28,7 @@ from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
-from pytest_ane.mlprogram.digests import key_digest, remembered, tree_digest
+from pytest_ane.mlprogram.digests import content_digest, key_digest, remembered, tree_digest
 from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import MLModel as Program
@@ -273,11 +273,7 @@ class Project:
     def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
         """Of a shard that is built; `plain` is converted once more where it is gone and needed."""
         model = self.model(shard.model)
-        asked = isinstance(model, OpenModel) and shard.probes.of_prompts
-        key = {
-            "artifact": artifact_key(shard, model.identity),
-            "prompts": model.prompt_spec if asked and isinstance(model, OpenModel) else [],
-        }
+        key = {"artifact": artifact_key(shard, model.identity)}
 
         def measured() -> ErrorBudget:
             package = plain or converted_package(shard, model.language_model)
@@ -306,7 +302,7 @@ class Project:
         key = {
             "artifact": artifact.digest,
             "uncompressed": digest,
-            "reference": reference and tree_digest(reference),
+            "reference": reference and content_digest(reference),
             "source": self.model(shard.model).identity if own else {},
             **({"function": shard.function} if shard.function else {}),
         }
@@ -324,7 +320,10 @@ class Project:
     def _kept_budget(
         self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
     ) -> ErrorBudget:
+        asked = shard.reference == "float32" and shard.probes.of_prompts
+        model = self.model(shard.model) if asked else None
         probed = {
+            "prompts": model.prompt_spec if isinstance(model, OpenModel) else [],
             "budget": BUDGET_VERSION,
             "recording": RECORDING_VERSION,
             "generator": GENERATOR,

@@ -39,7 +39,7 @@ from pytest_ane.manifest.load import parse
 from pytest_ane.manifest.policy import WITH_ANE
 from pytest_ane.manifest.tables import FAMILIES
 from pytest_ane.mlprogram.arithmetic import label
-from pytest_ane.mlprogram.digests import file_digest, tree_digest
+from pytest_ane.mlprogram.digests import content_digest
 from pytest_ane.mlprogram.errors import AneError, EvidenceError, ManifestError, UnprovenError
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.project.entries import expanded
@@ -161,7 +161,7 @@ def _files(manifest: Manifest) -> dict[str, str]:
     digests = {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
     for path in named:
         if path.exists() and path.is_relative_to(folder):
-            digest = tree_digest(path) if path.is_dir() else file_digest(path)
+            digest = content_digest(path)
             digests[path.relative_to(folder).as_posix()] = digest
     return digests
 

@@ -76,6 +76,7 @@ def run(options: argparse.Namespace) -> Output:
             done = [each for each in weights if each.compressed]
             if not done:
                 raise _Nothing
+            grown = [e for e in done if e.after.compressed_bytes > e.before.compressed_bytes]
             before, after = tree_bytes(source), tree_bytes(new)
     except _Nothing:
         return Failed(
@@ -98,8 +99,17 @@ def run(options: argparse.Namespace) -> Output:
     if lossy:
         snr, worst = min(lossy)
         yield f"lowest SNR: {snr:.1f} dB, {worst}"
+    for each in grown:
+        sizes = f"{each.before.compressed_bytes:,} to {each.after.compressed_bytes:,} bytes"
+        yield f"warning: {each.name} grew from {sizes}; choose larger groups, or --keep it"
     yield f"wrote {out}"
-    return {**data, "written": out, "bytes_before": before, "bytes": after}
+    return {
+        **data,
+        "grown": [each.name for each in grown],
+        "written": out,
+        "bytes_before": before,
+        "bytes": after,
+    }
 
 
 class _Nothing(Exception):

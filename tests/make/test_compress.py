@@ -107,6 +107,46 @@ def test_the_engine(settings: dict[str, Any], ours: bool, model: Path, tmp_path:
         assert kinds <= {LUT, LINEAR}
 
 
+def values(path: Path) -> dict[str, Any]:
+    made = read_model(path)
+    assert isinstance(made, MLModel)
+    return {w.weight.name.partition("_")[0]: decompress(made, w) for w in find_weights(made)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "compressed", "why"),
+    [
+        ({"group_size": 64, "enable_per_channel_scale": True}, {"b"},
+         "32 output channels are not divisible by group_size 64"),
+        ({"group_size": 24, "enable_per_channel_scale": True}, set(),
+         "64 output channels are not divisible by group_size 24"),
+        ({"group_size": 32, "engine": "coremltools"}, {"a", "b"}, ""),
+        ({"group_size": 32, "cluster_dim": 3}, set(), "cluster_dim"),
+    ],
+    ids=["one", "all", "none", "vectors"],
+)  # fmt: skip
+def test_a_weight_that_coremltools_declines_stays_as_it_was(
+    settings: dict[str, Any], compressed: set[str], why: str, model: Path, tmp_path: Path
+) -> None:
+    """With scales by channel, coremltools 9.0 divides it all the same."""
+    asked = Palettize.model_validate({"nbits": 4, "weight_threshold": 0, **settings})
+    notes = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
+    assert len(notes) == 2 - len(compressed)
+    assert why in " ".join(notes)
+    before, after = values(model), values(tmp_path / "shard.mlpackage")
+    for name in before.keys() - compressed:
+        assert np.asarray(before[name]).tobytes() == np.asarray(after[name]).tobytes()
+        assert any(note.startswith(f"{name}_") or f" {name}_" in note for note in notes)
+    assert {n for n in before if not np.array_equal(before[n], after[n])} == compressed
+
+
+def test_blocks_that_do_not_fit_are_told_with_their_weight(model: Path, tmp_path: Path) -> None:
+    asked = Linear(granularity="per_block", block_size=24, weight_threshold=512)
+    (note,) = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
+    assert note.partition("_")[0] == "b"
+    assert note.endswith(": 32 channels are not divisible by block_size 24")
+
+
 def test_nothing_is_left_of_a_build_that_fails(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

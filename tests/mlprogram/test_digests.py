@@ -17,6 +17,7 @@ import pytest
 from pytest_ane.mlprogram import digests
 from pytest_ane.mlprogram.digests import (
     check_links,
+    content_digest,
     file_digest,
     key_digest,
     remembered,
@@ -59,6 +60,22 @@ def test_links_that_stay_inside_are_part_of_a_package(tmp_path: Path) -> None:
     (package / "Data").unlink()
     (package / "Data").symlink_to(package / "other")
     assert tree_digest(package) != before
+
+
+@pytest.mark.parametrize("digest", [tree_files, tree_digest])
+def test_what_is_no_folder_has_no_digest_of_one(tmp_path: Path, digest: Any) -> None:
+    """All of them would have the digest of nothing."""
+    (file := tmp_path / "golden.npz").write_bytes(b"abc")
+    with pytest.raises(ProgramError, match=r"golden.npz: is a file, and a package is a folder"):
+        digest(file)
+    with pytest.raises(ProgramError, match=r"gone.mlpackage: no such package; check the path."):
+        digest(tmp_path / "gone.mlpackage")
+
+
+def test_content_is_of_a_file_or_of_a_folder(package: Path) -> None:
+    assert content_digest(package) == tree_digest(package)
+    assert content_digest(package / "Data/weight.bin") == ABC
+    assert content_digest(package / "gone") == "missing"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_squares_that_overflow_are_rounding_and_named(packages: dict[str, Path])
     assert b.algebra is not None
     assert b.algebra.greatest < 1e-3
     assert b.rounding.greatest > 0.5
-    assert b.overflow.startswith("mul square")
+    assert b.overflow.startswith("fp16 overflows in square")
     assert budget(packages, "squares", None, 1.0).overflow == ""
 
 

@@ -106,6 +106,9 @@ def test_golden_tensors_hold_their_probes(tmp_path: Path) -> None:
     assert one == {"reference": {"golden": file_digest(path)}, "max_tokens": 64}
     path.write_bytes(b"other")
     assert ask("fidelity", unread, reference=path) != one
+    (plain := tmp_path / "plain.mlpackage").mkdir()
+    held = {"uncompressed": key_digest(tree_files(plain))}
+    assert ask("fidelity", unread, reference=path, uncompressed=plain).items() >= held.items()
 
 
 def test_behaviour_and_what_is_no_part_of_a_question() -> None:

@@ -121,6 +121,47 @@ def test_the_cause_comes_first_and_what_it_is_not_offers_no_remedy(
     assert bool(finding.remedy) == mended
 
 
+SQUARES = "fp16 overflows in square_0 (11.8 million): 3,436 squared"
+MASK = "mul scores gives NaN: mask constant -inf times 0"
+
+
+@pytest.mark.parametrize(
+    ("errors", "overflow", "says"),
+    [
+        ((math.inf, math.inf, 0.001), SQUARES, SQUARES),
+        ((1.0, 0.9, 0.001), SQUARES, SQUARES),
+        ((math.inf, math.inf, math.inf), MASK, f"wrong function: {MASK}"),
+        ((math.inf, math.nan, math.nan), MASK, MASK),
+        ((math.inf, math.inf, math.inf), "", "wrong function: NaN or infinity in float32 as well"),
+        # What exact weights mend, or float32 leaves, is no overflow's doing.
+        ((math.inf, 0.001, 0.001), SQUARES, "compression:"),
+        ((1.0, 0.9, 0.8), SQUARES, "wrong function: exact weights"),
+        ((1.0, 0.9, 0.001), "", "fp16: exact weights"),
+    ],
+)
+def test_the_first_nan_or_infinity_is_the_cause(
+    errors: tuple[float, float, float], overflow: str, says: str
+) -> None:
+    error, exact, algebra = errors
+    found = replace(FOUND, error=error, exact=exact, algebra=algebra, overflow=overflow)
+    first, *_ = lines(found)
+    assert first.startswith(says)
+    assert cause(found).reason == first
+    assert "neither compression nor fp16" not in first or math.isfinite(algebra)
+
+
+def test_one_scale_for_all_rows_is_named() -> None:
+    stage = Stage("constexpr_blockwise_shift_scale", 8)
+    weight = Weight("embed", (4096, 64), 262_146, 8, (stage,))
+    mend = Remedy(Linear(dtype="int8"), 0.01, 8190)
+    found = replace(FOUND, weights=(replace(WORST, weight=weight, remedy=mend),))
+    assert cause(found).reason.endswith("; embed has one scale for 4,096 rows")
+    assert any("8 bits, one scale for 4,096 rows" in line for line in lines(found))
+    by_row = replace(weight, stages=(replace(stage, groups=4096),))
+    found = replace(FOUND, weights=(replace(WORST, weight=by_row, remedy=mend),))
+    assert "one scale" not in cause(found).reason + "".join(lines(found))
+
+
 def test_five_hazards_are_named_with_their_rewrites() -> None:
     hazards = [Finding("failed", "simulated ANE (h16+): a lot", remedy="scale it")]
     hazards += [Finding("warned", "nearly")] * 5

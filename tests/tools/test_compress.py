@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,38 @@ def test_where_nothing_is_compressed_nothing_is_written(
         "out.mlpackage was not written; choose settings that fit."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
+
+
+def test_a_weight_that_grew_is_a_warning(tmp_path: Path, compress: Compress) -> None:
+    """256 bytes in fp16; 64 of indices and 8 tables of 16 values."""
+    save_conv(tmp_path / "model.mlpackage")
+    settings = ("--granularity=per_grouped_channel", "--weight-threshold=1")
+    *_, warning, wrote = compress("model.mlpackage", "--group-size=2", *settings)
+    assert wrote == "wrote out.mlpackage"
+    assert warning == (
+        "warning: weight_to_fp16 grew from 256 to 320 bytes; choose larger groups, or --keep it"
+    )
+    lines = compress("model.mlpackage", "--group-size=16", *settings, out="o.mlpackage")
+    assert not any(line.startswith("warning") for line in lines)
+
+
+def test_a_weight_that_compression_changed_and_left_writes_nothing(
+    tmp_path: Path, compress: Compress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a later coremltools does to a weight that it declines."""
+    package, other = save_layers(tmp_path), save_layers(tmp_path / "other", seed=1)
+
+    def divided(source: Path, compression: Any, new: Path, progress: Any) -> tuple[str, ...]:
+        shutil.copytree(other, new)
+        return ()
+
+    monkeypatch.setattr(command, "compress_own_package", divided)
+    *_, error = compress(package, code=1)
+    assert error == (
+        f"pytest-ane: {package}: wide could not be compressed and has other values than before, "
+        "which is a fault of what compressed it; leave it as it is with --keep."
+    )
+    assert not Path("out.mlpackage").exists()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ _ROW = 4.0
 """What a row, an output channel, may cost of what its scheme needs. A row of a k-means table that
 we did not make is taken to need at least 3 times the mean of the rows that share it. On weights of
 SmolLM2-135M coremltools' k-means is at 2.63 at most; a table of zeros costs hundreds."""
+_OUTLIERS = 25.0
+"""Signal-to-noise ratio in dB below which outliers set an int8 weight's one scale: a normal
+distribution's largest of a million values, at 5 sigma, leaves 39 dB."""
 _STEPS = 2.0
 """Steps of fp16 that a value which is not compressed may differ by, for converters round constants
 that they fold in various ways."""
@@ -146,26 +149,35 @@ def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) ->
 
 
 def _values(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Finding]:
-    """Errors that are unknown, and large weights with one scale.
+    """Errors that are unknown, and weights with one scale that are large, or lose much by it.
 
     An outlier sets that scale, and all others get fewer levels.
     """
+    remedy = "use per_channel, or palettes per_grouped_channel"
     for d in measurement.distortions:
         if not math.isfinite(d.sse):
             why = "holds NaN or infinity, compressed or before, so its error is unknown"
             yield _of(d.name, f"{d.name} {why}", "hold NaN or infinity")
-    if (over := policy.int8_per_tensor_over) is None:
-        return
+    over = policy.int8_per_tensor_over
+    lost = {d.name: d.snr for d in measurement.distortions}
     for weight in measurement.census.weights:
-        scales = [stage.count for stage in weight.stages if stage.is_quantization]
-        if weight.elements > over and 1 in scales:
+        if not any(stage.is_quantization and stage.count == 1 for stage in weight.stages):
+            continue
+        if over is None and weight.nbits == 8 and lost.get(weight.name, math.inf) < _OUTLIERS:
+            reason = (
+                f"{weight.name} has one scale for {counted(weight.shape[0], 'row')}, which its "
+                f"outliers set: its signal-to-noise ratio is {lost[weight.name]:.1f} dB"
+            )
+            kind = "have one scale for all rows, which outliers set"
+            yield _of(weight.name, reason, kind, "warned", remedy=remedy)
+        if over is not None and weight.elements > over:
             yield _of(
                 weight.name,
                 f"{weight.name} {list(weight.shape)} has {weight.elements:,} elements, over "
                 f"{over:,} (policy.compression.int8-per-tensor-over), and one scale for all of "
                 "them, which its outliers set",
                 f"have one scale for more than {over:,} elements",
-                remedy="use per_channel, or palettes per_grouped_channel",
+                remedy=remedy,
             )
 
 

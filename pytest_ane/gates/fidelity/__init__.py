@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,19 @@ from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
-from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
+from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.model import (
+    counterpart,
+    entry_points,
+    only_program,
+    read_any,
+    read_model,
+)
 from pytest_ane.mlprogram.records import Pipeline
+from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
@@ -38,27 +48,24 @@ class FidelityGate(Gate[Fidelity]):
 
     def question(self, subject: Shard, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Probes, inputs, the reference and the largest T; golden tensors hold their own probes."""
-        if subject.golden is not None:
-            digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
-            return {"reference": {"golden": digest}, "max_tokens": subject.max_tokens}
-        probes = subject.probes.model_dump(mode="json")
-        if not subject.probes.lengths:
-            del probes["lengths"]
-        asked: dict[str, Any] = {
-            "probes": probes | {"generator": GENERATOR},
-            "reference": subject.reference,
-            "max_tokens": subject.max_tokens,
-        }
-        if subject.inputs or subject.reference != "float32":
-            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
-        if isinstance(subject.reference, Path):
-            asked["reference"] = key_digest(tree_files(subject.reference))
-        elif subject.reference == "float32":
-            asked["source"] = source()
+        reference = subject.reference
+        asked: dict[str, Any] = {"reference": reference, "max_tokens": subject.max_tokens}
         if subject.ports:
             asked["ports"] = {name: p.model_dump(mode="json") for name, p in subject.ports.items()}
         if subject.uncompressed is not None:
             asked["uncompressed"] = key_digest(tree_files(subject.uncompressed))
+        if subject.golden is not None:
+            return asked | {"reference": {"golden": content_digest(subject.golden)}}
+        probes = subject.probes.model_dump(mode="json")
+        if not subject.probes.lengths:
+            del probes["lengths"]
+        asked["probes"] = probes | {"generator": GENERATOR}
+        if subject.inputs or reference != "float32":
+            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
+        if isinstance(reference, Path):
+            asked["reference"] = key_digest(tree_files(reference))
+        elif reference == "float32":
+            asked["source"] = source()
         if subject.probes.of_prompts:
             asked["prompts"] = [prompt.question for prompt in model.prompts]
         return asked
@@ -86,7 +93,8 @@ class FidelityGate(Gate[Fidelity]):
         elif ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
         covered = (*coverage(program, cases), *_lost(context))
-        return replace(measurement, coverage=covered, interface=interface)
+        overflow = _overflow(measurement, context, cases)
+        return replace(measurement, coverage=covered, interface=interface, overflow=overflow)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
@@ -145,6 +153,30 @@ class FidelityGate(Gate[Fidelity]):
 
 def _own(subject: Any) -> bool:
     return isinstance(subject, Shard) and subject.artifact is not None
+
+
+_ALIKE = 0.97
+"""Cosine below which, without a budget, it is worth a look whether something overflowed."""
+
+
+def _overflow(measurement: Fidelity, context: ShardContext, cases: Sequence[Case]) -> str:
+    """What makes the first NaN or infinity, on the shortest of the probes that are off."""
+    budget = measurement.budget
+    if isinstance(context.program, Pipeline) or (budget and budget.overflow):
+        return budget.overflow if budget else ""
+    off = {
+        c.probe
+        for c in measurement.comparisons
+        if not c.undefined
+        and (c.finite < 1 or c.one_zero or c.one_adds or (budget is None and c.worst < _ALIKE))
+    }
+    short = sorted((case for case in cases if case.name in off), key=lambda case: case.length)
+    # It explains and decides nothing: where it cannot be run so, nothing is explained.
+    with suppress(AneError):
+        if short:
+            model = read_model(context.artifact.path, function=context.shard.function)
+            return first_overflow(model, short[:2])
+    return ""
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:

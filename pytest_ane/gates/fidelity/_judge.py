@@ -27,6 +27,7 @@ from pytest_ane.gates.fidelity._records import (
     threshold,
 )
 from pytest_ane.gates.fidelity._split import (
+    amount,
     compression_finding,
     cost_figures,
     split_figures,
@@ -56,6 +57,11 @@ _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
 _NAMED = 5
 """Positions that are named; the rest is counted."""
+_ZERO = "are zero on one side only"
+_FINITE = (
+    "make what enters smaller and what leaves larger again, or compute it in float32; give a mask "
+    "a finite value, such as -1e4"
+)
 _UNMOVED = (
     "look for an input that conversion has frozen, weights that are missing, and values that "
     "underflow; where the inputs drawn are none that it takes, say what they hold; where it is "
@@ -86,11 +92,16 @@ def judge(
     beyond = any(f.figure.startswith("cosine") for f in findings)
     if not split and (beyond or (cost and not math.isfinite(cost.rms))):
         split = tuple(compression_finding(fidelity, subject))
+    found = (*split, *findings)
+    if fidelity.overflow and any(finding.severity == "failed" for finding in found):
+        # What is zero because of it, and left out, needs no words of its own.
+        told = (f for f in found if not f.kind.startswith((_ZERO, "are live")))
+        found = (Finding("failed", fidelity.overflow, remedy=_FINITE), *told)
     verdict = Verdict(
         "fidelity",
         subject,
         (*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
-        (*split, *findings, *_without(fidelity, policy)),
+        (*found, *_without(fidelity, policy)),
         tuple(tables(fidelity, groups)),
         fidelity.provenance,
     )
@@ -284,7 +295,7 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
         share = f"{_share(1 - c.finite)} of output {c.output} is NaN or infinite"
         kind = "give NaN or infinite values"
         yield Finding("failed", f"{c.probe}: {share} {largest}", where, kind=kind)
-    zero = "is zero on one side only"
+    zero = _ZERO.replace("are", "is")
     adds = "adds to the residual path on one side only"
     for positions, what in ((c.one_zero if fidelity.compared else (), zero), (c.one_adds, adds)):
         if positions:
@@ -311,7 +322,7 @@ def _rescaled(group: Group, limits: OutputPolicy) -> Iterator[Finding]:
                 yield Finding(
                     "failed",
                     f"{c.probe}: what output {c.output} adds to its residual path is off by "
-                    f"{error:.2g} of itself, at most {most:.2g} follows from min-cosine = "
+                    f"{amount(error, 'itself')}, at most {most:.2g} follows from min-cosine = "
                     f"{limits.min_cosine:g}; the path is {c.residual:.3g} times as large",
                     Where(probe=c.probe, output=c.output),
                     kind="add too much or too little to the residual path",
@@ -329,6 +340,7 @@ def _too_little(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> I
             f"{live} of {probes(every)} probes are live (the rest gave zeros, are position 0 "
             "alone, or have rows alone at which rounding to fp16 decides the expert), "
             f"min-live-probes is {policy.min_live_probes}: too little was compared",
+            kind="are live",
         )
 
 

@@ -235,7 +235,7 @@ def _reached(program: MLModel | Pipeline) -> set[str]:
 
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
-    lengths = ", ".join(str(n) for n in sorted({case.length for case in cases}))
+    lengths = ", ".join(map(str, _lengths(cases)))
     rest = [
         *inputs_covered(cases),
         Covered("lengths", f"{lengths} compared" if lengths else "nothing compared"),
@@ -251,6 +251,17 @@ def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covere
         for name, function in program.program.functions.items()
     ]  # fmt: skip
     return (*functions, *_states(program, cases), *rest)
+
+
+def _lengths(cases: Sequence[Case]) -> list[int]:
+    """Positions of calls; where outputs have none, the sizes of the inputs' axes that differ."""
+    if (lengths := {case.length for case in cases}) == {1}:
+        calls = [{name: np.shape(x) for name, x in call.items()} for c in cases for call in c.calls]
+        first = calls[0] if calls else {}
+        axes = [(name, i) for name, shape in first.items() for i in range(len(shape))]
+        sizes = [{call[n][i] for call in calls if len(call.get(n, ())) > i} for n, i in axes]
+        lengths = set().union(*(each for each in sizes if len(each) > 1)) or lengths
+    return sorted(lengths)
 
 
 def _left(what: str, how: str, remedy: str) -> Covered:

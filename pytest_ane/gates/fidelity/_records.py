@@ -185,6 +185,7 @@ class Fidelity:
         rules: by which rules of the ANE it was computed.
         same_module: whether one hand wrote the reference and the converted form; None without a
             reference, and where nobody looked.
+        overflow: what made the first NaN or infinity where probes are off; empty without any.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -200,6 +201,7 @@ class Fidelity:
     cost: Error | None = None
     rules: RuleShares = field(default_factory=RuleShares)
     same_module: bool | None = None
+    overflow: str = ""
 
 
 # Metrics of fidelity: values of a comparison, and which comparisons each is held against.

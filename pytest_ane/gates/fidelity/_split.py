@@ -61,13 +61,13 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
         yield _finding(budget.algebra, reason, "algebra", policy.max_algebra)
     if _is_broken(budget.rounding, policy.max_rounding):
-        cause = f"overflows from {budget.overflow} on" if budget.overflow else "rounds too much"
+        cause = "overflows" if budget.overflow else "rounds too much"
         right = "" if wrong else ", and the same program is right in float32"
         reason = f"fp16 {cause}: {_off(budget.rounding, shard)}{right}"
         yield _finding(budget.rounding, reason, "rounding", policy.max_rounding)
     if total is not None and not total.rms <= (allowed := _allowed(fidelity, policy)):
         parts = ", ".join(f"{name} {in_words(value, 2)}" for name, value in _parts(fidelity))
-        off = f"the output is off by {total.rms:.2g} of {_what(total, shard)} (rms)"
+        off = f"the output is off by {amount(total.rms, _what(total, shard))} (rms)"
         reason = f"the run: {off}, and {parts} explain {allowed:.2g}"
         yield _finding(total, reason, "total_error", math.inf)
 
@@ -90,13 +90,13 @@ def compression_finding(fidelity: Fidelity, subject: str) -> Iterator[Finding]:
     budget, cost, shard = fidelity.budget, fidelity.cost, subject.rpartition(":")[2]
     e = budget and budget.compression
     if cost and not cost.rms <= (e.rms if e else 0.0):
-        reason = f"the ANE's arithmetic: it costs {cost.rms:.2g} of {_what(cost, shard)} (rms)"
+        reason = f"the ANE's arithmetic: it costs {amount(cost.rms, _what(cost, shard))} (rms)"
         remedy = "see which operations lose it, with the hazards gate or pytest-ane blame"
         against = "against the same program as typed"
         yield Finding("failed", f"{reason}, {against}", _where(cost), remedy)
     elif e:
         others = ", ".join(f"{n} {in_words(value, 2)}" for n, value in _parts(fidelity)[:-1])
-        reason = f"it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}"
+        reason = f"it costs {amount(e.rms, _what(e, shard))} (rms), {others}"
         remedy = "compress less, weight by weight as pytest-ane blame ranks them"
         if not math.isfinite(e.rms):
             reason = "the compressed program gives NaN or infinity, and the uncompressed one does "
@@ -141,7 +141,12 @@ def _finding(error: Error, reason: str, name: str, most: float) -> Finding:
 def _off(error: Error, shard: str) -> str:
     if math.isinf(error.greatest):
         return "the output is NaN or infinite"
-    return f"{error.greatest:.2g} of {_what(error, shard)} is wrong"
+    return f"{amount(error.greatest, _what(error, shard))} is wrong"
+
+
+def amount(error: float, what: str) -> str:
+    """`0.31 of what L26 adds`, `1,000 times what L26 adds`."""
+    return f"{float(f'{error:.2g}'):,.0f} times {what}" if error >= 10 else f"{error:.2g} of {what}"
 
 
 def _what(error: Error, shard: str) -> str:
@@ -152,11 +157,18 @@ def _details(error: Error, bound: float) -> Iterator[str]:
     if abs(error.gain - 1) > _GAIN:
         yield f"gain {error.gain:.3g}"
     bound = min(bound, error.greatest / 4)
-    named = {
-        "only for T =": error.lengths,
-        "at position": error.positions,
-        "experts": error.experts,
-    }
+    lengths = error.lengths
+    # A length is named where every call of it is wrong, and none of another one.
+    if any(
+        (least > bound) != (most > bound)
+        for least, (_, most) in zip(error.least, lengths, strict=False)
+    ):
+        lengths = ()
+    # Shorter ones are right for lack of the positions that are named.
+    first = next((at for at, value in error.positions if value > bound), 0)
+    if first and all((n > first) == (value > bound) for n, value in lengths):
+        lengths = ()
+    named = {"only for T =": lengths, "at position": error.positions, "experts": error.experts}
     for what, values in named.items():
         wrong = [at for at, value in values if value > bound]
         if wrong and len(wrong) < len(values):

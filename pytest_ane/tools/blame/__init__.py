@@ -142,12 +142,23 @@ def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
 
 def cause(blame: Blame) -> Finding:
     """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
-    reason = _CAUSES.get(blame.cause, "the cause of the error is not known")
+    reason = _reason(blame) or "the cause of the error is not known"
     if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
         worst = min(blame.weights, key=lambda culprit: culprit.remedy is None)
+        if _has_one_scale(worst.weight):
+            reason += f"; {worst.weight.name} has one scale for {worst.weight.shape[0]:,} rows"
         return Finding("note", reason, Where(weight=worst.weight.name), _overrides(blame), CAUSE)
     worst_op = next((s.name for s in blame.operations if s.is_off), "")
     return Finding("note", reason, Where(op=worst_op), "", CAUSE)
+
+
+def _reason(blame: Blame) -> str:
+    """The first NaN or infinity where that is what is wrong, else which of four causes it has."""
+    if blame.cause == "function" and math.isinf(blame.algebra):
+        return f"wrong function: {blame.overflow or 'NaN or infinity in float32 as well'}"
+    if blame.overflow and blame.cause in ("fp16", ""):
+        return blame.overflow
+    return _CAUSES.get(blame.cause, "")
 
 
 def tables(blame: Blame) -> tuple[Table, Table]:
@@ -183,7 +194,14 @@ def _table(what: str, heads: Sequence[str], rows: Sequence[tuple[Cell, ...]]) ->
 
 def _stored(weight: Weight) -> str:
     groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
+    if _has_one_scale(weight):
+        groups = f", one scale for {weight.shape[0]:,} rows"
     return f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits{groups}"
+
+
+def _has_one_scale(weight: Weight) -> bool:
+    scales = [stage.count for stage in weight.stages if stage.is_quantization]
+    return scales == [1] and len(weight.shape) > 1
 
 
 def _remedy(remedy: Remedy | None) -> tuple[Cell, ...]:
@@ -221,8 +239,8 @@ def _lines(blame: Blame, run_by: str) -> Iterator[str]:
 
 
 def _errors(blame: Blame, run_by: str) -> Iterator[str]:
-    if blame.cause:
-        yield _CAUSES[blame.cause]
+    if reason := _reason(blame):
+        yield reason
     yield (
         f"relative error of the {'contribution' if blame.contribution else 'output'} on the worst "
         f"{len(blame.probes)} of {blame.of} probes ({some(blame.probes, _NAMED)})"

@@ -37,8 +37,9 @@ from pytest_ane.mlprogram.executor.prepare import dense, uses
 from pytest_ane.mlprogram.executor.session import Replay, run_step
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight
-from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.error_budget import CaseState
+from pytest_ane.probes.cases import Case, CaseState, Rows
+from pytest_ane.probes.error_budget import LARGE
+from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.tools.blame.weights import Remedy, Restorer, WeightPair, candidates, find_remedy
 from pytest_ane.tools.diff import op_difference, rank
 
@@ -87,6 +88,7 @@ class Blame:
             reference is the program itself.
         typed: of the shard as it is, computed as its types say; NaN where `error` is that.
         rules: by which rules `error` was computed in the ANE's arithmetic; None for as typed.
+        overflow: what made the first NaN or infinity, by `first_overflow`; empty without any.
         hazards: of the ANE's arithmetic that the same probes met, those that fail first.
         weights: compressed ones, the worst first.
         operations: the worst first.
@@ -107,6 +109,7 @@ class Blame:
     typed: float = math.nan
     rules: RuleShares | None = None
     hazards: tuple[Finding, ...] = ()
+    overflow: str = ""
 
     @property
     def cause(self) -> Literal["engine", "function", "fp16", "compression", ""]:
@@ -195,6 +198,7 @@ def blame(
         typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
         rules=rules,
         hazards=tuple(find_hazards(met, HazardsPolicy())) if met else (),
+        overflow="" if variants.error <= LARGE else first_overflow(model, chosen),
     )
 
 

@@ -53,6 +53,23 @@ def of(
     )
 
 
+def one_scale(sse: float, nbits: int = 8, groups: int = 1) -> Verdict:
+    """An embedding's integers; their energy is 4,096."""
+    embed = stored("embed", (4096, 64), SCALE, nbits, groups, 1, 262_146)
+    return of(embed, asked=None, distortions=(Distortion("embed", sse, 4096.0),))
+
+
+def test_one_scale_that_outliers_set_is_a_warning_with_a_remedy() -> None:
+    (finding,) = one_scale(100.0).warnings
+    assert finding.reason == (
+        "embed has one scale for 4,096 rows, which its outliers set: its signal-to-noise ratio is "
+        "16.1 dB"
+    )
+    assert "per_channel" in finding.remedy
+    for right in (one_scale(0.5), one_scale(100.0, nbits=4), one_scale(100.0, groups=4096)):
+        assert right.warnings == ()
+
+
 def kinds(verdict: Verdict) -> dict[str, str]:
     """What is wrong with each weight."""
     return {finding.where.weight: finding.kind for finding in verdict.reasons}

@@ -44,6 +44,21 @@ def test_functions_and_lengths() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "says"),
+    [((4, 9, 16), "4, 9, 16 compared"), ((4, 4), "1 compared"), ((), "nothing compared")],
+)
+def test_lengths_are_those_of_inputs_where_an_output_is_one_row(
+    sizes: tuple[int, ...], says: str
+) -> None:
+    """As of a mean over positions."""
+    cases = [case(length=1) for _ in sizes]
+    for each, size in zip(cases, sizes, strict=True):
+        each.calls = ({"x": np.zeros((1, 8, size)), "scale": np.zeros(8)},)
+    *_, lengths = coverage(program(), cases)
+    assert lengths.how == says
+
+
+@pytest.mark.parametrize(
     ("cases", "unread"),
     [
         ([case()], ["state k", "state v"]),

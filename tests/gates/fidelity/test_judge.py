@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.fidelity import Comparison
+from pytest_ane.gates.fidelity import Comparison, Fidelity, judge
 from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.gates.verdict import Cell, Verdict, Where
 from pytest_ane.manifest.policy import FidelityPolicy
@@ -333,3 +333,33 @@ def test_every_position_is_in_the_histogram_or_undefined(relative: list[float]) 
     counts = [count for count in rest[7:] if isinstance(count, int)]
     assert isinstance(undefined, int)
     assert sum(counts) + undefined == positions == len(relative)
+
+
+OVERFLOW = "fp16 overflows in square_0 (11.8 million): 3,436 squared"
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        replace(GOOD, cosines=(), positions=(), relative=(), one_zero=(0, 1)),
+        replace(GOOD, finite=0.5, spoilt=(1,)),
+        replace(GOOD, cosines=(0.1, 0.2)),
+    ],
+    ids=["zeros", "not finite", "low"],
+)
+def test_an_overflow_is_the_headline(spoilt: Comparison) -> None:
+    fidelity = Fidelity((spoilt,), True, {}, overflow=OVERFLOW)
+    verdict = judge(fidelity, FidelityPolicy(), "smollm2:L01")
+    assert verdict.status == "failed"
+    assert verdict.reasons[0].reason == OVERFLOW
+    assert row(verdict).startswith(OVERFLOW)
+    said = " ".join(finding.reason for finding in verdict.reasons)
+    assert "on one side only" not in said
+    assert "too little was compared" not in said
+    # Without a cause that is known, they are told.
+    assert judge(replace(fidelity, overflow=""), FidelityPolicy(), "m:L01").status == "failed"
+
+
+def test_an_overflow_that_harms_nothing_is_not_told() -> None:
+    fidelity = Fidelity((GOOD,), True, {}, overflow=OVERFLOW)
+    assert judge(fidelity, FidelityPolicy(), "smollm2:L01").reasons == ()

@@ -54,6 +54,14 @@ def test_a_right_shard_passes_and_shows_its_errors() -> None:
         (wrong(lengths=((1, 0.2), (2, 0.0))), "; only for T = 1 ("),
         (wrong(lengths=((1, 0.0), (2, 0.2), (4, 0.2), (5, 0.0))), "; only for T = 2, 4 ("),
         (wrong(lengths=((1, 0.2), (2, 0.2))), "part in it (worst"),
+        # Of the probes at T = 2 some are right: an id that few of them have, and no length.
+        (wrong(lengths=((1, 0.0), (2, 0.2)), least=(0.0, 0.001)), "part in it (worst"),
+        (wrong(lengths=((1, 0.0), (2, 0.2)), least=(0.0, 0.15)), "; only for T = 2 ("),
+        # Shorter calls do not come to the position that is wrong.
+        (wrong(lengths=((1, 0.0), (2, 0.0), (3, 0.2)),
+               positions=((0, 0.0), (1, 0.0), (2, 0.2))), "part in it; at position 2 ("),
+        (wrong(1e3), "wrong function: 1,000 times what L01 adds is wrong"),
+        (wrong(12.34), "wrong function: 12 times what L01 adds is wrong"),
         (wrong(positions=((0, 0.0), (1, 0.0), (2, 0.2), (3, 0.2))), "; at position 2 and more ("),
         (wrong(positions=tuple((i, 0.2 * (i == 3)) for i in range(9))), "; at position 3 ("),
         (wrong(channels=(16, 31)), "; channels 16 to 31 ("),
@@ -69,8 +77,9 @@ def test_a_wrong_function(algebra: Error, sentence: str) -> None:
 
 
 def test_what_fp16_does_not_hold() -> None:
-    reason = first(rounding=wrong(1.0, 0.4), overflow="mul square: 2.5e+05")
-    assert reason.startswith("fp16 overflows from mul square: 2.5e+05 on: 1 of what L01 adds")
+    squares = "fp16 overflows in square_0 (11.8 million): 3,436 squared"
+    reason = first(rounding=wrong(1.0, 0.4), overflow=squares)
+    assert reason.startswith("fp16 overflows: 1 of what L01 adds")
     assert first(rounding=wrong(0.2)).startswith("fp16 rounds too much")
 
 
