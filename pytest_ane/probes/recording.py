@@ -39,7 +39,7 @@ from pytest_ane.models.families import (
     trait,
 )
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.probes.cases import Case, with_prefix
+from pytest_ane.probes.cases import Calls, Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,
     MASSIVE,
@@ -61,9 +61,6 @@ _CYCLES = 3
 """A context of more than so many rounds of these calls is probed at its start, middle and end."""
 _REWRITTEN, _AGAIN = 12, 10
 """Positions of a `rewrite` probe before it goes back, and after."""
-
-Calls: TypeAlias = tuple[tuple[int, int], ...]
-"""For each call on one state the position of its first row, and T. Rows follow call by call."""
 
 CapturedStates: TypeAlias = Callable[[], Sequence[tuple[str, FloatArray]]]
 """Golden prompts by name with the hidden states `[T, C]` that enter the shard."""

@@ -161,6 +161,13 @@ def lengths(largest: int) -> tuple[int, ...]:
     return (*(length for length in every if length < largest), largest)
 
 
+def drawn(seed: int, what: str, choices: Sequence[int], count: int = 2) -> tuple[int, ...]:
+    """`count` of the choices in order; seeds that follow one another meet each of them."""
+    order = np.argsort(generator("drawn", what).random_raw(len(choices)), kind="stable").tolist()
+    picked = (order[(seed * count + i) % len(order)] for i in range(count if order else 0))
+    return tuple(sorted({choices[i] for i in picked}))
+
+
 def above_powers(power: int, largest: int) -> Iterator[int]:
     """2^k + 1 below `largest`, from the given power of two on: nothing divides its work evenly."""
     while power + 1 < largest:
