@@ -51,7 +51,7 @@ from pytest_ane.probes.domains import (
     slots,
 )
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import KINDS, drawn, gaussian, generator, lengths
+from pytest_ane.probes.seeded import KINDS, gaussian, generator, lengths, pick
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -210,7 +210,7 @@ def sequences(seed: int, steps: Sequence[int], leads: Slots) -> list[tuple[Calls
         calls.append((min(at, end - fits), fits))
     if not calls:
         return []
-    starts = drawn(seed, "starts", range(end - least + 1))
+    starts = pick(seed, "starts", range(end - least + 1))
     chosen = (*((at, least) for at in starts), *calls[-2:])
     if whole := len(calls) <= _LONG:
         some = calls
@@ -295,7 +295,7 @@ def _cases(
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]
-        between = _between(inputs)
+        between = _between(inputs, probes.seed)
         ends |= between
         yield from (case(kind, name, 0) for name in between)
         done = (len(plan) + len(between)) * len(turns)
@@ -338,7 +338,7 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
+def _between(inputs: tuple[Feature, ...], seed: int) -> dict[str, float]:
     """Every other enumerated shape, or further lengths of the axis that reaches furthest."""
     ends = _ends(inputs).values()
     shapes = max(len(f.enumerated) for f in inputs)
@@ -348,7 +348,7 @@ def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
         ends_of = (zip(_shape(f, 0.0), _shape(f, 1.0), strict=True) for f in inputs)
         axes = [(high - low, low) for shape in ends_of for low, high in shape]
         extent, low = max(axes, default=(0, 0))
-        inner = (n for n in lengths(low + extent) if low < n < low + extent)
+        inner = (n for n in lengths(low + extent, seed) if low < n < low + extent)
         steps = {f"T={n}": (n - low) / extent for n in inner}
     return {name: at for name, at in steps.items() if at not in ends}
 
@@ -451,7 +451,7 @@ def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
     sampler = _sampler(shard, ports)
     for kind in (kind for kind in probes.kinds if kind in KINDS):
         largest = shard.max_tokens if flexible else 1
-        for length in lengths(largest):
+        for length in lengths(largest, probes.seed):
             for number in range(probes.count if length in (1, largest) else 1):
                 seed = (probes.seed, kind, length, number)
                 shapes = {port.name: _port_shape(port, length) for port in ports}
