@@ -7,8 +7,9 @@ port, through its float32 module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, product, starmap
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +27,8 @@ from pytest_ane.mlprogram.errors import BuildError, ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor.budget import current_budget
 from pytest_ane.mlprogram.executor.interface import is_color, mode
 from pytest_ane.mlprogram.metrics.tensors import relative_l2
-from pytest_ane.mlprogram.model import counterpart, read_any
-from pytest_ane.mlprogram.records import NUMBERS, DType, Feature
+from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
+from pytest_ane.mlprogram.records import NUMBERS, DType, Feature, Pipeline
 from pytest_ane.models.families import Conversion, Inputs, Port
 from pytest_ane.models.families.own import error_line
 from pytest_ane.probes.cases import (
@@ -102,8 +103,15 @@ def package_cases(
     turns = TURNS if model.states else TURNS[:1]
     cases = [*_cases(sampler, probes, turns, kinds, leads, cover=True)]
     answers = [_answers(oracle, case) for case in cases] if reference is not None else []
-    for long in _long_cases(sampler, probes, leads, model.states, kinds) if cases else ():
-        outputs = _steady(runner if reference is None else oracle, long, growing=not leads.states)
+    long_cases = [*_long_cases(sampler, probes, leads, model.states, kinds)] if cases else []
+    if reference is not None and model.states and cases:
+        others = _other_functions(backend, reference, tables or {}, oracle)
+        long_cases += _mixed_cases(sampler, probes, leads, oracle, others, model.states, kinds)
+    for long in long_cases:
+        if reference is None:
+            outputs = _steady(runner, long, growing=not leads.states, judged=not leads.states)
+        else:
+            outputs = _steady(oracle, long, growing=not leads.states)
         if outputs:
             made = len(outputs)
             cases.append(replace(long, calls=long.calls[:made], spans=long.spans[:made]))
@@ -142,13 +150,13 @@ def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bo
     return outputs, {name: not forgets(name) for name in kept}
 
 
-def _steady(oracle: Runner, case: Case, *, growing: bool) -> list[Arrays]:
+def _steady(oracle: Runner, case: Case, *, growing: bool, judged: bool = True) -> list[Arrays]:
     """A package's outputs of the calls of a long sequence that tell something.
 
-    They end before a call that it refuses, or that makes a state 32 times as large as the first
-    ones did: random numbers in a mask's place do. Where positions lead nowhere, `growing`, they
-    also end where a hundredth of the states has grown to a tenth of an output, as it may in a
-    recurrence on random inputs: there rounding alone decides.
+    They end before a call that it refuses and, where `judged`, before one that gives NaN or makes a
+    state 32 times as large as the first ones did: random numbers in a mask's place do. Where
+    positions lead nowhere, `growing`, they also end where a hundredth of the states has grown to a
+    tenth of an output, as it may in a recurrence on random inputs: there rounding alone decides.
     """
     outputs: list[Arrays] = []
     try:
@@ -170,7 +178,11 @@ def _steady(oracle: Runner, case: Case, *, growing: bool) -> list[Arrays]:
             size = max((float(np.abs(x).max(initial=0.0)) for x in values), default=0.0)
             if number < len(TURNS):
                 largest = max(size, largest)
-            elif not size <= _GROWN * largest or any(_apart(mine, x) > _DECIDED for x in others):
+            elif judged and not size <= _GROWN * largest:
+                break
+            if judged and not all(np.isfinite(as_array(x)).all() for x in mine.values()):
+                break
+            if any(_apart(mine, x) > _DECIDED for x in others):
                 break
             outputs.append(mine)
     except ExecutionError:
@@ -331,6 +343,80 @@ def _long_cases(
             kind, name, calls, (), length=1, states=content, start=first, spans=spans,
             domains=sampler.domains, kinds=kinds,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Function:
+    """Another function of the reference that keeps the same states."""
+
+    name: str
+    runner: Runner
+    sampler: Sampler
+    step: int | None
+
+
+def _other_functions(
+    backend: Backend, reference: Path, tables: Mapping[str, Input], oracle: Runner
+) -> Iterator[_Function]:
+    if isinstance(oracle.model, Pipeline):
+        return
+    for model in read_functions(reference):
+        name = model.main.name
+        if name != oracle.model.main.name and _kept(model.states) == _kept(oracle.model.states):
+            runner = backend.load(reference, name)
+            own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
+            known = domains(runner.inputs, own, reference, function=name)
+            sampler = Sampler(runner.inputs, reference, known)
+            yield _Function(name, runner, sampler, slots(reference, known, name).step)
+
+
+def _kept(states: Sequence[Feature]) -> dict[str, tuple[int, ...]]:
+    return {state.name: state.shape for state in states}
+
+
+def _mixed_cases(
+    sampler: Sampler,
+    probes: Probes,
+    leads: Slots,
+    oracle: Runner,
+    others: Iterable[_Function],
+    states: Sequence[Feature],
+    kinds: Kinds,
+) -> Iterator[Case]:
+    """Calls on states that the reference's other functions left, as decoding after a prefill does.
+
+    Before them there is a call of the function itself. Where the artifact keeps its states in
+    another form than the reference there are none.
+    """
+    if _kept(states) != _kept(oracle.model.states):
+        return
+    seed, kind = probes.seed, "gaussian"
+    shapes = {f.name: _shape_of(f, sampler.subject, 0.0) for f in sampler.features}
+    step = leads.step or sampler.rows(shapes)
+    for other in others:
+        theirs = {f.name: _shape_of(f, other.sampler.subject, 0.0) for f in other.sampler.features}
+        size, probe = other.step or other.sampler.rows(theirs), (seed, "mixed", other.name)
+        start = step + 2 * size
+        if leads.end is not None and start + step > leads.end:
+            continue
+        fits = [start + i * step for i in range(3)]
+        spans = tuple((at, step) for at in fits if leads.end is None or at + step <= leads.end)
+        before, *calls = (
+            sampler.call(shapes, kind, probe, 0, start=at, call=i)
+            for i, at in enumerate((0, *(at for at, _ in spans)))
+        )
+        with suppress(ExecutionError):
+            state, later = oracle.make_state(), other.runner.make_state()
+            oracle.predict(before, state)
+            other.runner.write_states(later, oracle.read_states(state))
+            for i, at in enumerate((step, step + size)):
+                call = other.sampler.call(theirs, kind, probe, 0, start=at, call=i)
+                other.runner.predict(call, later)
+            yield package_case(
+                kind, f"after function {other.name}", calls, (), length=1, start=start,
+                states=other.runner.read_states(later), spans=spans, domains=sampler.domains,
+                kinds=kinds,
+            )  # fmt: skip
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
