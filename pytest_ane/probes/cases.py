@@ -40,6 +40,8 @@ class Detection(NamedTuple):
     raw: tuple[str, str]
 
 
+Calls: TypeAlias = tuple[tuple[int, int], ...]
+"""For each call on one state the position of its first row, and T. Rows follow call by call."""
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
 _OVERLAP = 0.5
@@ -138,8 +140,7 @@ def _taken(rows: FloatArray, order: tuple[int, ...]) -> FloatArray:
 
 TURNS = (0, 1, 2, 1)
 """Where each call of a seeded sequence begins, in calls, on the states of a package or a builder's
-shard: what one writes is read in those after it, and the last writes over what the second wrote.
-Few, because random numbers in a mask's place let a state grow."""
+shard: what one writes is read in those after it, and the last writes over what the second wrote."""
 _LABEL = 16
 """Numbers that stand for a label: the cosine of two has a deviation of 1/4, and is far from 1."""
 Float = TypeVar("Float", bound=np.floating[Any])
@@ -166,6 +167,8 @@ class Case:
         recurrent, restored: states that a call which goes back finds as they were before an
             earlier one, and by each such call that earlier one.
         carried: by state, whether it changes the reference's last outputs; empty if nobody asked.
+        spans: of each call the position of its first row and T; empty where nobody knows.
+        slots: how many positions a state holds, by name, where that is known.
         domains: what a package's inputs were drawn from, by name.
         detections: outputs that are objects which a detector finds.
         causal: whether position 0 sees itself alone, so that its errors are apart.
@@ -190,6 +193,8 @@ class Case:
     recurrent: tuple[str, ...] = ()
     restored: Mapping[int, int] = field(default_factory=dict)
     carried: Mapping[str, bool] = field(default_factory=dict)
+    spans: Calls = ()
+    slots: Mapping[str, int] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
     detections: tuple[Detection, ...] = ()
     causal: bool = True
@@ -251,6 +256,9 @@ def package_case(
     length: int | None = None,
     start: int = 0,
     carried: Mapping[str, bool] = MappingProxyType({}),
+    states: Arrays = MappingProxyType({}),
+    spans: Calls = (),
+    slots: Mapping[str, int] = MappingProxyType({}),
     domains: Mapping[str, Domain] = MappingProxyType({}),
     kinds: Kinds = Kinds(),
     same_module: bool = False,
@@ -285,6 +293,9 @@ def package_case(
         start=start,
         residual_unknown=True,
         carried=carried,
+        states=states,
+        spans=spans,
+        slots=slots,
         domains=domains,
         detections=kinds.detections,
         same_module=same_module,

@@ -2,8 +2,9 @@
 
 An input is followed through casts, reshapes and other operations that only move its values, to the
 operations that take them. Indices of a gather are below the extent of its table, and what a
-logarithm takes is positive. What nothing implies is drawn as the probe's kind says, integers as 0
-or 1, which is inside every vocabulary.
+logarithm takes is positive. Positions are followed through integer arithmetic to the slots of
+states that they begin at, index or are compared with. What nothing implies is drawn as the probe's
+kind says, integers as 0 or 1, which is inside every vocabulary.
 
 `Sampler` draws a package's inputs from its domains, one call after another.
 """
@@ -14,15 +15,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Input
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
 from pytest_ane.mlprogram.records import (
@@ -39,7 +41,17 @@ from pytest_ane.mlprogram.records import (
     Value,
     ValueType,
 )
-from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
+from pytest_ane.probes.cases import Calls
+from pytest_ane.probes.inputs import (
+    COVERED,
+    POSITIONAL,
+    Call,
+    Domain,
+    Shape,
+    draw,
+    kind_axes,
+    position_axis,
+)
 from pytest_ane.probes.seeded import KINDS
 
 FLOATS = (DType.FP16, DType.FP32, DType.FP64)
@@ -113,18 +125,69 @@ def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
 def implied(function: Function) -> dict[str, Domain]:
     """What a function implies about its inputs, by input; nothing of the others.
 
-    Where several operations imply something, the beginning of a slice decides, for a table of
-    positions is often longer than what is left of a state; then ids below the smallest count.
+    Where several operations imply something, a position in a state decides; then ids below the
+    smallest count.
     """
     graph = _Graph(function)
     result: dict[str, Domain] = {}
     for named in function.inputs:
         reasons = [d for use in graph.uses_of(named.name) if (d := graph.domain(*use)) is not None]
-        if reasons:
-            result[named.name] = min(
-                reasons, key=lambda d: 0 if d.kind == "positions" else d.count or math.inf
-            )
+        if place := graph.position(named.name):
+            sentence = f"positions: {place.operation.op} `{place.operation.name}` {place.verb}"
+            result[named.name] = Domain("derived", Input(kind="positions"), sentence)
+        elif reasons:
+            result[named.name] = min(reasons, key=lambda d: d.count or math.inf)
     return result
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where the positions of a stateful function lead.
+
+    Attributes:
+        states: by name, how many slots of a state are counted by positions.
+        end: what no position may reach, or a slice would leave its tensor; None where positions go
+            round, or nothing is known.
+        step: positions that a call writes; None where the program leaves it open.
+    """
+
+    states: Mapping[str, int] = field(default_factory=dict)
+    end: int | None = None
+    step: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Slots of the longest state; 0 where positions lead nowhere."""
+        return max(self.states.values(), default=0)
+
+
+def slots(package: Path, known: Mapping[str, Domain], function: str | None = None) -> Slots:
+    """Where the positions among a package's inputs lead; of a pipeline nowhere."""
+    model = read_any(package, weights=False, function=function)
+    if isinstance(model, Pipeline) or not model.states:
+        return Slots()
+    graph = _Graph(model.main)
+    names = [f.name for f in model.inputs if known[f.name].kind == "positions"]
+    places = [place for name in names for place in graph.places(name) if place.extent]
+    extents = {(place.axis, place.extent) for place in places}
+    for feature in model.inputs:
+        spec = known[feature.name].input
+        if spec is not None and spec.kind in ("one-hot", "causal-mask") and feature.shape:
+            axes = kind_axes(feature.shape, spec.axis, spec.position_axis, flexible_axis(feature))
+            extents.add((None, feature.shape[axes.own]))
+    counted = {}
+    for state in model.states:
+        along = [
+            n for axis, n in extents if axis is not None and state.shape[axis : axis + 1] == (n,)
+        ]
+        if found := along or [n for axis, n in extents if axis is None and n in state.shape]:
+            counted[state.name] = max(found)
+    # A comparison beyond the last slot is none that a slice would be: there is no such key.
+    limits = [p.extent for p in places if not p.bounded and p.verb != _COMPARES]
+    if not limits and not any(place.bounded for place in places):
+        limits = [place.extent for place in places]
+    steps = {place.step for place in places if place.operation.op == "slice_update"}
+    return Slots(counted, min(limits, default=None), steps.pop() if len(steps) == 1 else None)
 
 
 _MOVES = {
@@ -138,6 +201,14 @@ _INDICES = {
 }  # fmt: skip
 """Operations whose `indices` count along one axis of this parameter."""
 _SLICES = ("slice_by_index", "slice_by_size", "slice_update")
+_STEPS = {
+    "add": ("x", "y"), "floor_div": ("x",), "maximum": ("x", "y"), "minimum": ("x", "y"),
+    "matmul": ("x", "y"), "mod": ("x",), "mul": ("x", "y"), "sub": ("x",),
+}  # fmt: skip
+"""Operations after which a position is one still, and their parameters."""
+_COMPARISONS = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
+_BEGINS, _TURNS = "begins there", "takes it for an angle"
+_INDEXES, _COMPARES = "has as many rows as a state", "has a state's slots beside it"
 _POSITIVE = {
     "inverse": "x", "log": "x", "real_div": "y", "rsqrt": "x", "sqrt": "x",
 }  # fmt: skip
@@ -148,9 +219,27 @@ _Use: TypeAlias = "tuple[Operation, str, bool]"
 """An operation, its parameter, and whether the values are still the input's own."""
 
 
+class _Place(NamedTuple):
+    """An operation that a position leads to: what it does, along which axis of how many places.
+
+    `extent` is 0 where nobody knows; `step` are the positions of one call; `bounded` ones went
+    through a `mod` or `minimum`.
+    """
+
+    operation: Operation
+    verb: str
+    axis: int | None
+    extent: int
+    step: int | None = None
+    bounded: bool = False
+
+
 class _Graph:
     def __init__(self, function: Function) -> None:
-        self._stateful = any(isinstance(named.type, StateType) for named in function.inputs)
+        self._states = [
+            n.type.wrapped.shape for n in function.inputs if isinstance(n.type, StateType)
+        ]
+        self._stateful = bool(self._states)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
         for operation in function.walk():
             self._types |= {output.name: output.type for output in operation.outputs}
@@ -173,6 +262,92 @@ class _Graph:
                     waiting += [step for step in following if step not in visited]
                     visited.update(following)
 
+    def position(self, name: str) -> _Place | None:
+        """What shows that an input is a position; None for what is none.
+
+        A row that is taken of a table as long as a state is an angle where it is multiplied with
+        something; else it may be a token's.
+        """
+        places = [*self.places(name)]
+        slices = [place for place in places if place.verb == _BEGINS]
+        lengths = {size for shape in self._states for size in shape if size != 1}
+        for place in slices or places:
+            if place.verb in (_BEGINS, _TURNS) or (
+                place.extent in lengths
+                and (place.verb == _COMPARES or self._is_angle(place.operation))
+            ):
+                return place
+        return None
+
+    def _is_angle(self, operation: Operation) -> bool:
+        if not operation.op.startswith("gather"):
+            return True
+        uses = [*self.uses_of(operation.name)]
+        last = [use for use, parameter, _ in uses if parameter != _MOVES.get(use.op)]
+        return bool(last) and all(use.op in ("mul", "cos", "sin") for use in last)
+
+    def places(self, name: str) -> Iterator[_Place]:
+        """The operations that a position of a stateful function leads to."""
+        first = (name, None, False)
+        waiting: list[tuple[str, int | None, bool]] = [first] if self._stateful else []
+        visited = {*waiting}
+        whole = self._types[name]
+        integer = isinstance(whole, TensorType) and whole.dtype not in FLOATS
+        while waiting:
+            value, axis, bounded = waiting.pop(0)
+            for use in self._uses.ops.get(value, ()):
+                op, parameter = use.op, use.parameter
+                if (place := self._place(op, parameter, axis, bounded)) is not None and (
+                    integer or place.verb == _BEGINS
+                ):
+                    yield place
+                if parameter in (_MOVES.get(op.op), *_STEPS.get(op.op, ())):
+                    at = self._within(op, value) if op.op == "concat" else axis
+                    after = bounded or op.op in ("minimum", "mod")
+                    following = {(output.name, at, after) for output in op.outputs} - visited
+                    waiting += following
+                    visited |= following
+
+    def _within(self, concat: Operation, value: str) -> int:
+        """The place of a value in the vector that it is joined to."""
+        at = 0
+        for argument in concat.inputs["values"]:
+            if isinstance(argument, Ref) and argument.name == value:
+                break
+            at += (self._shape_of(argument) or (1,))[0] or 1
+        return at
+
+    def _place(
+        self, operation: Operation, parameter: str, axis: int | None, bounded: bool
+    ) -> _Place | None:
+        op, step, verb = operation.op, None, _BEGINS
+        if parameter == "begin" and op in _SLICES:
+            shape = self._shape(operation, "x")
+            part = self._shape(operation, "update")
+            if op != "slice_update":
+                kind = operation.outputs[0].type
+                part = kind.shape if isinstance(kind, TensorType) else ()
+            if axis is None and len(part) == len(shape):
+                others = [i for i, n in enumerate(shape) if part[i] != n]
+                axis = others[0] if len(others) == 1 else None
+            extent = shape[axis] if axis is not None and axis < len(shape) else None
+            step = part[axis] if axis is not None and axis < len(part) else None
+        elif parameter == "indices" and (op in _INDICES or op in ("gather_nd", "scatter_nd")):
+            table, along = _INDICES.get(op, ("data" if op == "scatter_nd" else "x", None))[0], 0
+            if (given := self._array(operation, "axis")) is not None:
+                along = int(given)
+            shape, verb = self._shape(operation, table), _INDEXES
+            extent = shape[along] if -len(shape) <= along < len(shape) else None
+            axis = along % max(1, len(shape)) if op.startswith("scatter") else None
+        elif op in _COMPARISONS:
+            sizes = self._shape(operation, "y" if parameter == "x" else "x")
+            extent, verb, axis = max((n or 0 for n in sizes), default=0), _COMPARES, None
+        elif op in ("cos", "sin"):
+            extent, verb, axis = 0, _TURNS, None
+        else:
+            return None
+        return _Place(operation, verb, axis, extent or 0, step, bounded)
+
     def _scales(self, operation: Operation, parameter: str) -> bool:
         """Whether positive values stay positive: a constant is added, or multiplies them."""
         other = {"x": "y", "y": "x"}.get(parameter, "")
@@ -187,7 +362,9 @@ class _Graph:
         if parameter == "indices" and own:
             return self._indices(operation)
         if parameter == "begin" and own and op in _SLICES:
-            return self._begin(operation)
+            begins = f"{op} `{operation.name}` begins there"
+            sentence = f"ids: 0 and 1, for {begins} and nothing implies how far it may go"
+            return Domain("default", Input(kind="ids", count=2), sentence)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
             verb = "divides by it" if op == "real_div" else "takes it"
             sentence = f"positive: {op} `{operation.name}` {verb}"
@@ -226,15 +403,10 @@ class _Graph:
         table = argument.name if isinstance(argument, Ref) else operation.name
         return _below(extent, f"rows of the table `{table}`")
 
-    def _begin(self, operation: Operation) -> Domain:
-        begins = f"{operation.op} `{operation.name}` begins there"
-        if self._stateful:
-            return Domain("derived", Input(kind="positions"), f"positions: {begins}")
-        sentence = f"ids: 0 and 1, for {begins} and nothing implies how far it may go"
-        return Domain("default", Input(kind="ids", count=2), sentence)
-
     def _shape(self, operation: Operation, parameter: str) -> tuple[int | None, ...]:
-        argument = _argument(operation, parameter)
+        return self._shape_of(_argument(operation, parameter))
+
+    def _shape_of(self, argument: Argument | None) -> tuple[int | None, ...]:
         kind = argument.type if isinstance(argument, Value) else None
         if isinstance(argument, Ref):
             kind = self._types.get(argument.name)
@@ -263,7 +435,7 @@ def _below(count: int | None, what: str) -> Domain | None:
 
 
 _BYTE = 255
-SAMPLER = 2
+SAMPLER = 3
 """Version of what is drawn for a package's inputs, raised when the same table gives others."""
 
 
@@ -336,6 +508,15 @@ class Sampler:
             return known
         ids = (shapes[name] for name, domain in self.domains.items() if domain.count is not None)
         return max((extent for shape in ids for extent in shape[-1:]), default=1)
+
+    def spans(self, calls: Sequence[Arrays], step: int | None = None) -> Calls:
+        """Of each call the position of its first row and T, where an input of positions says so."""
+        names = [name for name, domain in self.domains.items() if domain.kind == "positions"]
+        shapes = [{name: np.shape(x) for name, x in call.items()} for call in calls]
+        return tuple(
+            (int(np.min(call[names[0]])), step or self.rows(each))
+            for call, each in zip(calls, shapes, strict=True) if names
+        )  # fmt: skip
 
     def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
         """Further calls after which each id, and each picture, was drawn.

@@ -31,10 +31,9 @@ from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.atomic import replacing
 from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.models.families import Layout, Port, trait
-from pytest_ane.probes.cases import Case, output_kinds, package_case, with_prefix
-from pytest_ane.probes.domains import may_be_left_out
+from pytest_ane.probes.cases import Calls, Case, output_kinds, package_case, with_prefix
+from pytest_ane.probes.domains import Sampler, Slots, domains, may_be_left_out, slots
 from pytest_ane.probes.recording import (
-    Calls,
     HiddenProbe,
     goes_back_to_calls,
     in_steps,
@@ -198,7 +197,7 @@ def golden_cases(
     `GoldenError` where the tensors are another shard's, or longer than this one takes.
     """
     if not golden.hidden:
-        return _package_cases(golden, backend.load(artifact, shard.function), artifact)
+        return _package_cases(golden, backend.load(artifact, shard.function), artifact, shard)
     if layout is None:
         raise GoldenError(
             f"{golden.path}: holds hidden states of a family's shard, and {shard.qualified} has no "
@@ -241,8 +240,15 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     return probe_of({**note.model_dump(), "calls": steps}, probe)
 
 
-def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
+def _package_cases(
+    golden: GoldenTensors, runner: Runner, artifact: Path, shard: Shard
+) -> list[Case]:
     kinds = output_kinds(runner.model)
+    leads, sampler = Slots(), None
+    if runner.model.states:
+        known = domains(runner.inputs, shard.inputs, artifact, function=shard.function)
+        leads = slots(artifact, known, shard.function)
+        sampler = Sampler(runner.inputs, artifact, known)
     declared = {feature.name for feature in runner.inputs}
     needed = {feature.name for feature in runner.inputs if not may_be_left_out(feature)}
     ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
@@ -262,7 +268,8 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
             raise GoldenError(f"{golden.path}: probe {i} has other outputs in some of its calls.")
         cases.append(package_case(
             note.kind, note.name, calls, outputs, ports,
-            start=note.start, kinds=kinds, same_module=note.same_module,
+            start=note.start, slots=leads.states, kinds=kinds, same_module=note.same_module,
+            spans=() if sampler is None else sampler.spans(calls, leads.step),
         ))  # fmt: skip
     return cases
 

@@ -7,9 +7,10 @@ port, through its float32 module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import product, starmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, product, starmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -22,15 +23,17 @@ from pytest_ane.manifest import Input, Probes, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.digests import key_digest, tree_digest
-from pytest_ane.mlprogram.errors import BuildError, ProgramError
+from pytest_ane.mlprogram.errors import BuildError, ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor.budget import current_budget
 from pytest_ane.mlprogram.executor.interface import is_color, mode
-from pytest_ane.mlprogram.model import counterpart, read_any
-from pytest_ane.mlprogram.records import NUMBERS, DType, Feature
+from pytest_ane.mlprogram.metrics.tensors import relative_l2
+from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
+from pytest_ane.mlprogram.records import NUMBERS, DType, Feature, Pipeline
 from pytest_ane.models.families import Conversion, Inputs, Port
 from pytest_ane.models.families.own import error_line
 from pytest_ane.probes.cases import (
     TURNS,
+    Calls,
     Case,
     Kinds,
     as_array,
@@ -39,9 +42,17 @@ from pytest_ane.probes.cases import (
     package_case,
     with_prefix,
 )
-from pytest_ane.probes.domains import SAMPLER, Sampler, check_names, domains, from_manifest
+from pytest_ane.probes.domains import (
+    SAMPLER,
+    Sampler,
+    Slots,
+    check_names,
+    domains,
+    from_manifest,
+    slots,
+)
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import GENERATOR, KINDS, generator, lengths
+from pytest_ane.probes.seeded import GENERATOR, KINDS, gaussian, generator, lengths, pick
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -49,6 +60,10 @@ _SLIGHT = 1e-9
 """What a share of a range may be off by rounding."""
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
+_LONG, _BEYOND, _KEYS = 40, 4, 8
+"""Calls of long sequences, positions beyond the last slot where they go round, and keys of one."""
+_DISTURBED, _DECIDED, _GROWN = 0.01, 0.1, 32.0
+"""What states are disturbed by, what that may make of an output, and how far states may grow."""
 _MOST_CALLS = 256
 """Calls over which all ids of an input are drawn, where they suffice: bytes one by one do."""
 
@@ -67,32 +82,51 @@ def package_cases(
     axes are probed at their smallest, a middle and their largest length, and once between these;
     enumerated shapes are all probed. Further probes of the largest draw the ids that are left,
     where 256 calls can. A package with states is probed over sequences of calls on one state, the
-    last of which goes back. Where one axis of an output is as long as the call has positions, these
-    are compared one by one.
+    last of which goes back, and over long `sequences`. Where one axis of an output is as
+    long as the call has positions, these are compared one by one.
 
     `BudgetError` for inputs larger than memory, `ProgramError` for inputs that cannot be drawn.
     """
     runner = backend.load(artifact, function)
     model = read_any(artifact, weights=False, function=function)
-    turns = TURNS if model.states else TURNS[:1]
     known = domains(runner.inputs, tables or {}, artifact, reference, function)
     sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
-    cases = list(_cases(sampler, probes, turns, kinds, cover=True))
-    if reference is None:
-        return cases
-    if tree_digest(artifact) == tree_digest(reference):
+    if reference is not None and tree_digest(artifact) == tree_digest(reference):
         raise ProgramError(
             f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
             "name an uncompressed package, or 'none'."
         )
-    oracle = backend.load(reference, counterpart(reference, function))
-    answers = [_answers(oracle, case) for case in cases]
+    leads = counts = slots(artifact, known, function)
+    if reference is not None:
+        theirs = counterpart(reference, function)
+        oracle, leads = backend.load(reference, theirs), slots(reference, known, theirs)
+    turns = TURNS if model.states else TURNS[:1]
+    cases = [*_cases(sampler, probes, turns, kinds, leads, cover=True)]
+    answers = [_answers(oracle, case) for case in cases] if reference is not None else []
+    long_cases = [*_long_cases(sampler, probes, leads, model.states, kinds)] if cases else []
+    if reference is not None and model.states and cases:
+        others = _other_functions(backend, reference, tables or {}, oracle)
+        long_cases += _mixed_cases(sampler, probes, leads, oracle, others, model.states, kinds)
+    for long in long_cases:
+        if reference is None:
+            outputs = _steady(runner, long, growing=not leads.states, judged=not leads.states)
+        else:
+            outputs = _steady(oracle, long, growing=not leads.states)
+        if outputs:
+            made = len(outputs)
+            cases.append(replace(long, calls=long.calls[:made], spans=long.spans[:made]))
+            answers.append((outputs, {}))
+    held = {n: min(count, leads.end or count) for n, count in counts.states.items()}
+    cases = [replace(case, slots=held) for case in cases]
+    if reference is None:
+        return cases
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
     return [
         package_case(
-            case.kind, case.name, case.calls, outputs, ports,
-            carried=carried, domains=case.domains, kinds=kinds,
+            case.kind, case.name, case.calls, outputs, ports, start=case.start, carried=carried,
+            states=case.states, spans=case.spans, slots=case.slots, domains=case.domains,
+            kinds=kinds,
         )
         for case, (outputs, carried) in zip(cases, answers, strict=True)
     ]  # fmt: skip
@@ -114,6 +148,91 @@ def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bo
         return all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
     return outputs, {name: not forgets(name) for name in kept}
+
+
+def _steady(oracle: Runner, case: Case, *, growing: bool, judged: bool = True) -> list[Arrays]:
+    """A package's outputs of the calls of a long sequence that tell something.
+
+    They end before a call that it refuses and, where `judged`, before one that gives NaN or makes a
+    state 32 times as large as the first ones did: random numbers in a mask's place do. Where
+    positions lead nowhere, `growing`, they also end where a hundredth of the states has grown to a
+    tenth of an output, as it may in a recurrence on random inputs: there rounding alone decides.
+    """
+    outputs: list[Arrays] = []
+    try:
+        states = [oracle.make_state(), *([oracle.make_state()] if growing else [])]
+        for state in states:
+            oracle.write_states(state, case.states)
+        largest = 0.0
+        for number, call in enumerate(case.calls):
+            if number == len(TURNS) and growing:
+                kept = oracle.read_states(states[0])
+                noise = ((name, gaussian(generator(name), (x.size,))) for name, x in kept.items())
+                other = {n: kept[n] * (1 + _DISTURBED * x.reshape(kept[n].shape)) for n, x in noise}
+                oracle.write_states(states[1], other)
+            mine, *others = [
+                oracle.predict(call, state)
+                for state in (states if number >= len(TURNS) else states[:1])
+            ]
+            values = oracle.read_states(states[0]).values()
+            size = max((float(np.abs(x).max(initial=0.0)) for x in values), default=0.0)
+            if number < len(TURNS):
+                largest = max(size, largest)
+            elif judged and not size <= _GROWN * largest:
+                break
+            if judged and not all(np.isfinite(as_array(x)).all() for x in mine.values()):
+                break
+            if any(_apart(mine, x) > _DECIDED for x in others):
+                break
+            outputs.append(mine)
+    except ExecutionError:
+        pass
+    return outputs
+
+
+def _apart(mine: Arrays, others: Arrays) -> float:
+    """The largest relative L2 distance of an output; infinite for what is not finite."""
+    pairs = ((as_array(others[n]), as_array(x)) for n, x in mine.items())
+    apart = [float(relative_l2(a.reshape(1, -1), b.reshape(1, -1))[0]) for a, b in pairs]
+    return max((x if np.isfinite(x) else np.inf for x in apart), default=0.0)
+
+
+def sequences(seed: int, steps: Sequence[int], leads: Slots) -> list[tuple[Calls, bool]]:
+    """The calls of long sequences, each on states of its own, and whether these are filled before.
+
+    Calls of `steps` positions reach every slot, and beyond the last where positions go round. They
+    are dealt out to sequences of few keys, each over the whole length: among many the loss of one
+    is less than what compression does. The first goes back to 0, as a second text on a used state
+    does; one more has two starts that are drawn. Where 40 calls do not reach every slot, those
+    between are left out, and filled states have the last calls and the drawn ones once more.
+    Without slots it is one sequence of 40 calls, the last two of which begin anew.
+    """
+    least = min(steps)
+    again = ((0, least), (least, least))
+    if not leads.count:
+        return [((*((i * least, least) for i in range(_LONG - len(again))), *again), False)]
+    end = leads.count + max(least, _BEYOND) if leads.end is None else leads.end
+    order = steps if len(steps) == 1 else (max(steps), least, least, *steps[1:-1])
+    calls: list[tuple[int, int]] = []
+    for step in cycle(order):
+        at = sum(calls[-1]) if calls else 0
+        if at >= end or end < least:
+            break
+        fits = step if at + step <= end else least
+        calls.append((min(at, end - fits), fits))
+    if not calls:
+        return []
+    starts = pick(seed, "starts", range(end - least + 1))
+    chosen = (*((at, least) for at in starts), *calls[-2:])
+    if whole := len(calls) <= _LONG:
+        some = calls
+    else:
+        some = [calls[i * (len(calls) - 1) // (_LONG - 1)] for i in range(_LONG)]
+    every = -(-len(some) // max(2, _KEYS * len(calls) // max(1, sum(n for _, n in calls))))
+    dealt = [tuple(some[i::every]) for i in range(every)]
+    first = tuple(call for call in again if sum(call) <= end)
+    rest = [] if whole else [((*chosen[:-2], *calls[-_KEYS:], *first), True)]
+    return [((*dealt[0], *first), False), *((each, False) for each in (*dealt[1:], chosen)), *rest]
 
 
 def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
@@ -153,6 +272,7 @@ def _cases(
     probes: Probes,
     turns: Sequence[int] = (0,),
     kinds: Kinds = Kinds(),  # noqa: B008 - frozen
+    leads: Slots = Slots(),  # noqa: B008 - frozen
     *,
     cover: bool = False,
 ) -> Iterator[Case]:
@@ -170,20 +290,24 @@ def _cases(
 
     def case(kind: str, label: str, number: int) -> Case:
         extents, probe = shapes(label), (probes.seed, kind, label)
-        step = sampler.positions(extents)
+        step = leads.step or sampler.rows(extents)
+        end = math.inf if leads.end is None else max(0, leads.end - step)
+        spans = tuple((int(min(turn * step, end)), step) for turn in turns)
         sequence = [
-            sampler.call(extents, kind, probe, number, start=turn * step, call=i)
-            for i, turn in enumerate(turns)
+            sampler.call(extents, kind, probe, number, start=start, call=i)
+            for i, (start, _) in enumerate(spans)
         ]
         length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
         name, known = f"{kind} {label} #{number}", sampler.domains
-        return package_case(kind, name, sequence, (), length=length, domains=known, kinds=kinds)
+        return package_case(
+            kind, name, sequence, (), length=length, spans=spans, domains=known, kinds=kinds
+        )
 
     plan = [*product([kind for kind in probes.kinds if kind in KINDS], ends, range(probes.count))]
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]
-        between = _between(inputs)
+        between = _between(inputs, probes.seed)
         ends |= between
         yield from (case(kind, name, 0) for name in between)
         done = (len(plan) + len(between)) * len(turns)
@@ -192,12 +316,115 @@ def _cases(
         yield from (case(kind, label, number) for number in more)
 
 
+def _long_cases(
+    sampler: Sampler, probes: Probes, leads: Slots, states: Sequence[Feature], kinds: Kinds
+) -> Iterator[Case]:
+    """Long sequences of a package with states; what states are filled with is normal, RMS 1."""
+    shapes = {
+        leads.step or sampler.rows(each): each
+        for at in _ends(sampler.features).values()
+        for each in [{f.name: _shape_of(f, sampler.subject, at) for f in sampler.features}]
+    }
+    kind, seed = "gaussian", probes.seed
+    planned = sequences(seed, sorted(shapes), leads) if states else []
+    for number, (spans, filled) in enumerate(planned, start=1):
+        calls = [
+            sampler.call(shapes[length], kind, (seed, "sequence"), number, start=start, call=i)
+            for i, (start, length) in enumerate(spans)
+        ]
+        content = {
+            state.name: gaussian(generator(seed, "state", state.name), state.shape)
+            for state in (states if filled else ())
+        }
+        first, last = min(spans)[0], max(map(sum, spans)) - 1
+        name = f"sequence {number}, positions {first} to {last}"
+        name = name if leads.count else f"sequence of {len(calls)} calls"
+        yield package_case(
+            kind, name, calls, (), length=1, states=content, start=first, spans=spans,
+            domains=sampler.domains, kinds=kinds,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Function:
+    """Another function of the reference that keeps the same states."""
+
+    name: str
+    runner: Runner
+    sampler: Sampler
+    step: int | None
+
+
+def _other_functions(
+    backend: Backend, reference: Path, tables: Mapping[str, Input], oracle: Runner
+) -> Iterator[_Function]:
+    if isinstance(oracle.model, Pipeline):
+        return
+    for model in read_functions(reference):
+        name = model.main.name
+        if name != oracle.model.main.name and _kept(model.states) == _kept(oracle.model.states):
+            runner = backend.load(reference, name)
+            own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
+            known = domains(runner.inputs, own, reference, function=name)
+            sampler = Sampler(runner.inputs, reference, known)
+            yield _Function(name, runner, sampler, slots(reference, known, name).step)
+
+
+def _kept(states: Sequence[Feature]) -> dict[str, tuple[int, ...]]:
+    return {state.name: state.shape for state in states}
+
+
+def _mixed_cases(
+    sampler: Sampler,
+    probes: Probes,
+    leads: Slots,
+    oracle: Runner,
+    others: Iterable[_Function],
+    states: Sequence[Feature],
+    kinds: Kinds,
+) -> Iterator[Case]:
+    """Calls on states that the reference's other functions left, as decoding after a prefill does.
+
+    Before them there is a call of the function itself. Where the artifact keeps its states in
+    another form than the reference there are none.
+    """
+    if _kept(states) != _kept(oracle.model.states):
+        return
+    seed, kind = probes.seed, "gaussian"
+    shapes = {f.name: _shape_of(f, sampler.subject, 0.0) for f in sampler.features}
+    step = leads.step or sampler.rows(shapes)
+    for other in others:
+        theirs = {f.name: _shape_of(f, other.sampler.subject, 0.0) for f in other.sampler.features}
+        size, probe = other.step or other.sampler.rows(theirs), (seed, "mixed", other.name)
+        start = step + 2 * size
+        if leads.end is not None and start + step > leads.end:
+            continue
+        fits = [start + i * step for i in range(3)]
+        spans = tuple((at, step) for at in fits if leads.end is None or at + step <= leads.end)
+        before, *calls = (
+            sampler.call(shapes, kind, probe, 0, start=at, call=i)
+            for i, at in enumerate((0, *(at for at, _ in spans)))
+        )
+        with suppress(ExecutionError):
+            state, later = oracle.make_state(), other.runner.make_state()
+            oracle.predict(before, state)
+            other.runner.write_states(later, oracle.read_states(state))
+            for i, at in enumerate((step, step + size)):
+                call = other.sampler.call(theirs, kind, probe, 0, start=at, call=i)
+                other.runner.predict(call, later)
+            yield package_case(
+                kind, f"after function {other.name}", calls, (), length=1, start=start,
+                states=other.runner.read_states(later), spans=spans, domains=sampler.domains,
+                kinds=kinds,
+            )  # fmt: skip
+
+
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     flexible = any(f.enumerated or any(low != high for low, high in f.ranges) for f in inputs)
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
+def _between(inputs: tuple[Feature, ...], seed: int) -> dict[str, float]:
     """Every other enumerated shape, or further lengths of the axis that reaches furthest."""
     ends = _ends(inputs).values()
     shapes = max(len(f.enumerated) for f in inputs)
@@ -207,7 +434,7 @@ def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
         ends_of = (zip(_shape(f, 0.0), _shape(f, 1.0), strict=True) for f in inputs)
         axes = [(high - low, low) for shape in ends_of for low, high in shape]
         extent, low = max(axes, default=(0, 0))
-        inner = (n for n in lengths(low + extent) if low < n < low + extent)
+        inner = (n for n in lengths(low + extent, seed) if low < n < low + extent)
         steps = {f"T={n}": (n - low) / extent for n in inner}
     return {name: at for name, at in steps.items() if at not in ends}
 
@@ -310,7 +537,7 @@ def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
     sampler = _sampler(shard, ports)
     for kind in (kind for kind in probes.kinds if kind in KINDS):
         largest = shard.max_tokens if flexible else 1
-        for length in lengths(largest):
+        for length in lengths(largest, probes.seed):
             for number in range(probes.count if length in (1, largest) else 1):
                 seed = (probes.seed, kind, length, number)
                 shapes = {port.name: _port_shape(port, length) for port in ports}

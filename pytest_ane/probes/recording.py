@@ -39,7 +39,7 @@ from pytest_ane.models.families import (
     trait,
 )
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.probes.cases import Case, with_prefix
+from pytest_ane.probes.cases import Calls, Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,
     GENERATOR,
@@ -50,6 +50,7 @@ from pytest_ane.probes.seeded import (
     generator,
     lengths,
     massive,
+    pick,
     seeded,
     segmented,
 )
@@ -60,11 +61,10 @@ _RAGGED = (1, 2, 3, 5, 8, 4, 1, 16, 33, 48, 64, 7, 9, 17)
 """T of the calls of a `ragged` probe, as far as the shard takes them."""
 _CYCLES = 3
 """A context of more than so many rounds of these calls is probed at its start, middle and end."""
+_DRAWN, _BEFORE = 8, 4
+"""Calls of one position, at most, from a drawn start on; positions before it, and after them."""
 _REWRITTEN, _AGAIN = 12, 10
 """Positions of a `rewrite` probe before it goes back, and after."""
-
-Calls: TypeAlias = tuple[tuple[int, int], ...]
-"""For each call on one state the position of its first row, and T. Rows follow call by call."""
 
 CapturedStates: TypeAlias = Callable[[], Sequence[tuple[str, FloatArray]]]
 """Golden prompts by name with the hidden states `[T, C]` that enter the shard."""
@@ -240,9 +240,15 @@ def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
     """
     if not stateful:
         ends = {1, shard.max_tokens}
-        return [(length, length, length in ends) for length in lengths(shard.max_tokens)]
+        every = lengths(shard.max_tokens, shard.probes.seed + _number(shard))
+        return [(length, length, length in ends) for length in every]
     chunks = sorted({1, min(shard.max_tokens, shard.context)})
     return [(min(max(_STEPS, 2 * chunk), shard.context), chunk, True) for chunk in chunks]
+
+
+def _number(shard: Shard) -> int:
+    """7 of `L07`: with one seed, shards one after another draw other lengths and starts."""
+    return int("".join(filter(str.isdecimal, shard.id)) or 0)
 
 
 def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
@@ -258,8 +264,14 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         yield HiddenProbe("massive", name, 0, calls, hidden, left_out=channels)
     sequences: list[tuple[str, str, Calls]] = []
     if stateful and "ragged" in kinds:
-        spans = ragged_calls(largest, shard.context, anywhere=trait(layout, "shifts"))
-        sequences += [("ragged", f"positions {c[0][0]} to {sum(c[-1]) - 1}", c) for c in spans]
+        anywhere = trait(layout, "shifts")
+        chosen = drawn_calls(seed + _number(shard), largest, shard.context, anywhere=anywhere)
+        for what, spans in (
+            ("", ragged_calls(largest, shard.context, anywhere=anywhere)),
+            ("from a drawn start, ", chosen),
+        ):
+            names = (f"{what}positions {c[0][0]} to {sum(c[-1]) - 1}" for c in spans)
+            sequences += [("ragged", *each) for each in zip(names, spans, strict=True)]
     if stateful and "rewrite" in kinds and trait(layout, "recurrent") is not None:
         twice = rewrite_calls(largest, shard.context)
         sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
@@ -317,6 +329,24 @@ def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
     return [*spans, ((context - 1, 1),)] if anywhere and context > 1 else spans
 
 
+def drawn_calls(seed: int, largest: int, context: int, *, anywhere: bool) -> list[Calls]:
+    """Two sequences with calls of one position from a drawn start on, and a longer one after them.
+
+    Up to four positions come before, or all of them if a sequence cannot begin `anywhere`: then
+    starts lie within the first 8 calls. Over 40 seeds a call begins at every position of a context
+    of up to 640.
+    """
+    reach = context if anywhere else min(context, _DRAWN * largest)
+    singles = min(_DRAWN, -(-reach // 80))
+    spans: list[Calls] = []
+    for start in pick(seed, "starts", range(0, reach, singles)):
+        before = min(start, largest, _BEFORE) if anywhere else start
+        ones = in_steps(min(singles, context - start), 1, start)
+        after = in_steps(min(largest, _BEFORE, context - sum(ones[-1])), largest, sum(ones[-1]))
+        spans.append((*in_steps(before, largest, start - before), *ones, *after))
+    return spans
+
+
 def _in_turn(sizes: Sequence[int], start: int, end: int) -> Calls:
     starts = takewhile(lambda at: at < end, accumulate(cycle(sizes), initial=start))
     return tuple((a, b - a) for a, b in pairwise((*starts, end)))
@@ -367,7 +397,7 @@ def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
     return replace(probe, residual=probe.sequence) if is_input else probe
 
 
-RECORDING_VERSION = 12
+RECORDING_VERSION = 13
 _FILE = "recording.safetensors"
 
 

@@ -31,7 +31,7 @@ still double."""
 _MASSIVE = 6.0
 """Deviations beyond which a channel's largest value is no part of its normal distribution."""
 _BITS = 8
-GENERATOR = 4
+GENERATOR = 5
 """Version of the generator, raised when the same seed gives other probes; 1 was numpy's own."""
 MASSIVE = (400, 4_000, 20_000)
 """Values of the channel that sticks out: their squares overflow fp16, they do not."""
@@ -155,10 +155,22 @@ def segmented(bits: np.random.PCG64, shape: tuple[int, int]) -> FloatArray:
     return single(x / math.sqrt(_squares(x) / x.size))
 
 
-def lengths(largest: int) -> tuple[int, ...]:
-    """Every T from 1 to 4, one above each power of two, and the largest."""
-    every = (1, 2, 3, 4, *above_powers(4, largest))
-    return (*(length for length in every if length < largest), largest)
+def lengths(largest: int, seed: int) -> tuple[int, ...]:
+    """T = 1, 2 and 4, one above powers of two, the largest, and two others that the seed draws.
+
+    Those above the two greatest powers of two make room for what is drawn.
+    """
+    fixed = {1, 2, 4, *[*above_powers(4, largest)][:-2]}
+    every = {length for length in fixed if length < largest} | {largest}
+    others = [length for length in range(1, largest) if length not in every]
+    return tuple(sorted({*every, *pick(seed, "lengths", others)}))
+
+
+def pick(seed: int, what: str, choices: Sequence[int], count: int = 2) -> tuple[int, ...]:
+    """`count` of the choices in order; seeds that follow one another meet each of them."""
+    order = np.argsort(generator("drawn", what).random_raw(len(choices)), kind="stable").tolist()
+    picked = (order[(seed * count + i) % len(order)] for i in range(count if order else 0))
+    return tuple(sorted({choices[i] for i in picked}))
 
 
 def above_powers(power: int, largest: int) -> Iterator[int]:

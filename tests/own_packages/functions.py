@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from coremltools.converters.mil import Builder as mb
 
-from tests.own_packages.subjects import Variant, half, state, subject
+from tests.own_packages.subjects import Variant, half, state, subject, whole
 
 C = 16
 F16 = np.float16
@@ -66,3 +66,31 @@ def on_a_state(v: Variant, x: Any, total: Any) -> Any:
     mb.coreml_update_state(state=total, value=before if lost else after)
     y = mb.tanh(x=mb.add(x=x, y=after))
     return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "a prefill and decoding on one cache",
+    "prefill keeps eight times as much, prefill keeps it negated, decoding keeps it in reverse",
+    functions={
+        name: {"x": half(1, length, C), "position": whole(1), "rows": state(1, 16, C)}
+        for name, length in (("decode", 1), ("prefill", 4))
+    },
+)
+def prefilled(v: Variant, x: Any, position: Any, rows: Any) -> Any:
+    """Each function reads what it wrote itself; the other does not."""
+    prefill, length, before = v.function == "prefill", x.shape[1], mb.read_state(input=rows)
+    gain = 8.0 if v["prefill keeps eight times as much"] and prefill else 1.0
+    gain = -gain if v["prefill keeps it negated"] and prefill else gain
+    turned = v["decoding keeps it in reverse"] and not prefill
+    held = mb.mul(x=before, y=F16(1 / gain))
+    if turned:
+        held = mb.reverse(x=held, axes=[2])
+    begin = mb.concat(values=[np.int32([0]), position, np.int32([0])], axis=0)
+    after = mb.add(x=position, y=np.int32(length))
+    end = mb.concat(values=[np.int32([1]), after, np.int32([C])], axis=0)
+    held = mb.slice_update(x=held, update=x, begin=begin, end=end)
+    kept = mb.reverse(x=held, axes=[2]) if turned else held
+    mb.coreml_update_state(state=rows, value=mb.mul(x=kept, y=F16(gain)))
+    alike = mb.matmul(x=mb.mul(x=x, y=F16(1 / C)), y=held, transpose_y=True)
+    y = mb.matmul(x=mb.matmul(x=mb.softmax(x=alike, axis=-1), y=held), y=v.weight(C, C))
+    return mb.tanh(x=y, name="y")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from coremltools.converters.mil import Builder as mb
+from safetensors.numpy import save_file
 
-from tests.own_packages.subjects import Variant, half, state, subject, whole
+from tests.own_packages.subjects import Subject, Variant, half, state, subject, whole
 
 C, SLOTS = 16, 8
 F16 = np.float16
@@ -193,3 +195,222 @@ def unread(v: Variant, x: Any, memory: Any) -> Any:
     before = mb.read_state(input=memory)
     mb.coreml_update_state(state=memory, value=before if v["never written"] else x)
     return mb.matmul(x=x, y=v.weight(C, C), name="y")
+
+
+LENGTH = 32
+"""Slots of a cache that calls of one position fill."""
+
+
+def _mask(v: Variant, seen: Any) -> Any:
+    return mb.select(cond=seen, a=F16(0), b=F16(-1e4))
+
+
+def _attended(v: Variant, x: Any, begin: Any, seen: Any, keys: Any, values: Any) -> Any:
+    """Attention over two caches, which takes `x [1, T, C]` in at a slot."""
+    q, *new = (mb.matmul(x=x, y=v.weight(C, C)) for _ in range(3))
+    slot = [np.int32([0]), begin, np.int32([0])]
+    after = [np.int32([1]), mb.add(x=begin, y=np.int32(x.shape[1])), np.int32([C])]
+    first, last = mb.concat(values=slot, axis=0), mb.concat(values=after, axis=0)
+    rows = []
+    for cache, each in zip((keys, values), new, strict=True):
+        put = mb.slice_update(x=mb.read_state(input=cache), update=each, begin=first, end=last)
+        mb.coreml_update_state(state=cache, value=put)
+        rows.append(put)
+    scores = mb.mul(x=mb.matmul(x=q, y=rows[0], transpose_y=True), y=F16(C**-0.5))
+    return mb.matmul(x=mb.softmax(x=mb.add(x=scores, y=_mask(v, seen)), axis=-1), y=rows[1])
+
+
+def _caches(slots: int) -> dict[str, Any]:
+    return {"keys": state(1, slots, C), "values": state(1, slots, C)}
+
+
+def _and(*conditions: Any) -> Any:
+    result, *rest = conditions
+    for each in rest:
+        result = mb.logical_and(x=result, y=each)
+    return result
+
+
+@subject(
+    "a cache over its whole length",
+    "wiped at 16, slot 20 is lost, a window of 12, first slots lost from 24 on, last slot lost",
+    x=half(1, 1, C),
+    position=whole(1),
+    **_caches(LENGTH),
+)
+def long_cache(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> Any:
+    slots = np.arange(LENGTH, dtype=np.int32)
+    conditions = [mb.less_equal(x=slots, y=position)]
+    if v["wiped at 16"]:
+        early = mb.less(x=position, y=np.int32(16))
+        conditions.append(mb.logical_or(x=early, y=slots >= 16))
+    if v["slot 20 is lost"]:
+        conditions.append(slots != 20)
+    if v["last slot lost"]:
+        conditions.append(slots != LENGTH - 1)
+    if v["a window of 12"]:
+        conditions.append(mb.greater(x=slots, y=mb.sub(x=position, y=np.int32(12))))
+    if v["first slots lost from 24 on"]:
+        conditions.append(mb.logical_or(x=mb.less(x=position, y=np.int32(24)), y=slots >= 4))
+    y = _attended(v, x, position, _and(*conditions), keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "a ring of slots",
+    "no wrap, wraps a slot early, forgets when it wraps",
+    x=half(1, 1, C),
+    position=whole(1),
+    **_caches(SLOTS),
+)
+def ring_cache(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> Any:
+    slots = np.arange(SLOTS, dtype=np.int32)
+    if v["no wrap"]:
+        slot = mb.minimum(x=position, y=np.int32(SLOTS - 1))
+    else:
+        slot = mb.mod(x=position, y=np.int32(SLOTS - v["wraps a slot early"]))
+    seen = mb.less_equal(x=slots, y=position)
+    if v["forgets when it wraps"]:
+        seen = mb.less_equal(x=slots, y=slot)
+    y = _attended(v, x, slot, seen, keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+CHUNK = 4
+
+
+@subject(
+    "a cache that calls of four positions fill",
+    "third row never seen again, rows in reverse order, a call sees the one before alone",
+    x=half(1, CHUNK, C),
+    position=whole(1),
+    **_caches(LENGTH),
+)
+def chunk_cache(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> Any:
+    slots = np.arange(LENGTH, dtype=np.int32)
+    rows = mb.add(x=np.arange(CHUNK, dtype=np.int32)[:, None], y=position)
+    conditions = [mb.less_equal(x=slots, y=rows)]
+    if v["third row never seen again"]:
+        own = mb.greater_equal(x=slots, y=position)
+        conditions.append(mb.logical_or(x=own, y=slots % CHUNK != 2))
+    if v["a call sees the one before alone"]:
+        before = mb.sub(x=position, y=np.int32(CHUNK))
+        conditions.append(mb.greater_equal(x=slots, y=before))
+    if v["rows in reverse order"]:
+        x = mb.reverse(x=x, axes=[1])
+    y = _attended(v, x, position, _and(*conditions), keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "a sum that begins anew at position 0",
+    "a second sequence sees the first, decays once a call",
+    x=half(1, CHUNK, C),
+    position=whole(1),
+    total=state(1, C),
+    inputs={"position": 'kind = "positions"'},
+)
+def restarted(v: Variant, x: Any, position: Any, total: Any) -> Any:
+    before = mb.read_state(input=total)
+    if not v["a second sequence sees the first"]:
+        fresh = mb.cast(x=mb.equal(x=position, y=np.int32(0)), dtype="fp16")
+        before = mb.mul(x=before, y=mb.sub(x=F16(1), y=fresh))
+    decay = 0.9 ** np.arange(CHUNK, -1, -1)
+    new = mb.mul(x=x, y=decay[1:, None].astype(F16))
+    kept = mb.mul(x=before, y=F16(decay[-2] if v["decays once a call"] else decay[0]))
+    after = mb.add(x=kept, y=mb.reduce_sum(x=new, axes=[1]))
+    mb.coreml_update_state(state=total, value=after)
+    return mb.matmul(x=mb.tanh(x=after), y=v.weight(C, C), name="y")
+
+
+@subject(
+    "a state that every call decays",
+    "wiped at the sixteenth call, decays no more from there on",
+    x=half(1, C),
+    total=state(1, C),
+    count=state(1),
+)
+def counted(v: Variant, x: Any, total: Any, count: Any) -> Any:
+    number = mb.read_state(input=count)
+    mb.coreml_update_state(state=count, value=mb.minimum(x=mb.add(x=number, y=F16(1)), y=F16(99)))
+    early = mb.cast(x=mb.less(x=number, y=F16(16)), dtype="fp16")
+    kept = mb.mul(x=mb.read_state(input=total), y=F16(0.8))
+    if v["wiped at the sixteenth call"]:
+        kept = mb.mul(x=kept, y=early)
+    if v["decays no more from there on"]:
+        late = mb.mul(x=mb.sub(x=F16(1), y=early), y=F16(0.25))
+        kept = mb.mul(x=kept, y=mb.add(x=F16(1), y=late))
+    after = mb.add(x=kept, y=x)
+    mb.coreml_update_state(state=total, value=after)
+    y = mb.add(x=mb.tanh(x=after), y=mb.mul(x=number, y=F16(1e-3)))
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "angles of a position in a table",
+    "rows of the table exchanged from 24 on, angles of the call before",
+    x=half(1, 1, C),
+    position=whole(1),
+    **_caches(LENGTH),
+)
+def turned_cache(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> Any:
+    angles = np.arange(LENGTH)[:, None] * 10.0 ** (-np.arange(C) / C)
+    cos, sin = np.cos(angles).astype(F16), np.sin(angles).astype(F16)
+    if v["rows of the table exchanged from 24 on"]:
+        cos[24:], sin[24:] = cos[24:][::-1].copy(), sin[24:][::-1].copy()
+    at = position
+    if v["angles of the call before"]:
+        at = mb.maximum(x=mb.sub(x=position, y=np.int32(1)), y=np.int32(0))
+    halves = mb.split(x=x, num_splits=2, axis=2)
+    other = mb.concat(values=[mb.mul(x=halves[1], y=F16(-1)), halves[0]], axis=2)
+    cos, sin = (mb.gather(x=table, indices=at, axis=0) for table in (cos, sin))
+    x = mb.add(x=mb.mul(x=x, y=cos), y=mb.mul(x=other, y=sin))
+    seen = mb.less_equal(x=np.arange(LENGTH, dtype=np.int32), y=position)
+    y = _attended(v, x, position, seen, keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+def _golden_rows(calls: int) -> Any:
+    """Golden tensors of calls at one position after another, computed by numpy in float64."""
+
+    def prepare(each: Subject, folder: Path) -> None:
+        weight, rows, tensors = Variant(each).weight(C, C), np.zeros((SLOTS, C)), {}
+        for at in range(calls):
+            x = rows[at] = np.random.default_rng(at).standard_normal(C).astype(np.float32)
+            tensors[f"0.{at}.in.x"] = x[None, None].astype(np.float32)
+            tensors[f"0.{at}.in.position"] = np.int32([at])
+            tensors[f"0.{at}.out.y"] = (np.tanh(rows.sum(0)) @ weight)[None].astype(np.float32)
+        (folder / each.name).mkdir()
+        save_file(tensors, folder / each.name / "golden.safetensors")
+
+    return {"prepare": prepare, "reference": "golden.safetensors"}
+
+
+ROWS = {"x": half(1, 1, C), "position": whole(1), "rows": state(1, SLOTS, C)}
+
+
+def _summed(v: Variant, x: Any, position: Any, rows: Any) -> Any:
+    begin = mb.concat(values=[np.int32([0]), position, np.int32([0])], axis=0)
+    after = mb.add(x=position, y=np.int32(1))
+    end = mb.concat(values=[np.int32([1]), after, np.int32([C])], axis=0)
+    put = mb.slice_update(x=mb.read_state(input=rows), update=x, begin=begin, end=end)
+    mb.coreml_update_state(state=rows, value=put)
+    kept = F16(np.arange(SLOTS) != 6 if v["slot 6 is lost"] else np.ones(SLOTS))
+    total = mb.reduce_sum(x=mb.mul(x=put, y=kept[None, :, None]), axes=[1])
+    return mb.matmul(x=mb.tanh(x=total), y=v.weight(C, C), name="y")
+
+
+@subject("golden tensors of every slot", ["slot 6 is lost"], **ROWS, **_golden_rows(SLOTS))
+def golden_slots(v: Variant, x: Any, position: Any, rows: Any) -> Any:
+    return _summed(v, x, position, rows)
+
+
+@subject(
+    "golden tensors of half of the slots",
+    {"slot 6 is lost": "unproven"},
+    right="unproven",
+    **ROWS,
+    **_golden_rows(SLOTS // 2),
+)
+def golden_some_slots(v: Variant, x: Any, position: Any, rows: Any) -> Any:
+    return _summed(v, x, position, rows)

@@ -15,7 +15,7 @@ from pytest_ane.manifest import Input, Probes
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.probes.domains import derived, domains
+from pytest_ane.probes.domains import Slots, derived, domains, slots
 from pytest_ane.probes.package import package_cases
 from tests.mlprogram.executor.programs import build
 
@@ -156,6 +156,69 @@ def test_a_state_s_slices_begin_at_positions(tmp_path: Path) -> None:
     assert known["pos"].sentence.startswith("positions: slice_update `")
     cases = package_cases(CpuBackend(), path, None, Probes(kinds=("gaussian",), count=1))
     assert [call["pos"].tolist() for call in cases[0].calls] == [[0], [1], [2], [1]]
+
+
+def _at(mb: Any, at: Any, x: Any, cache: Any) -> Any:
+    """`x` written to a slot of the cache."""
+    begin = mb.concat(values=[np.int32([0]), at, np.int32([0])], axis=0)
+    end = mb.concat(values=[np.int32([1]), mb.add(x=at, y=np.int32(2)), np.int32([3])], axis=0)
+    rows = mb.slice_update(x=mb.read_state(input=cache), update=x, begin=begin, end=end)
+    mb.coreml_update_state(state=cache, value=rows)
+    return rows
+
+
+def _marked(mb: Any, at: Any, x: Any, cache: Any) -> Any:
+    """`x` added to the slot whose number is the position."""
+    mark = mb.cast(x=mb.equal(x=np.arange(8, dtype=np.int32), y=at), dtype="fp16")
+    rows = mb.read_state(input=cache)
+    rows = mb.add(x=rows, y=mb.expand_dims(x=mark, axes=[0, 2]))
+    mb.coreml_update_state(state=cache, value=rows)
+    return mb.add(x=rows, y=mb.reduce_sum(x=x))
+
+
+def _rows(mb: Any, at: Any, x: Any, cache: Any, *, angles: bool) -> Any:
+    rows = mb.gather(x=table(8).astype(np.float16), indices=at, axis=0)
+    mb.coreml_update_state(state=cache, value=mb.read_state(input=cache))
+    return mb.mul(x=x, y=rows) if angles else mb.matmul(x=rows, y=np.eye(3, dtype=np.float16))
+
+
+POSITIONS: dict[str, tuple[Callable[..., Any], Slots]] = {
+    "direct": (_at, Slots({"cache": 8}, 8, 2)),
+    "later": (lambda mb, at, *more: _at(mb, mb.sub(x=at, y=np.int32(0)), *more),
+              Slots({"cache": 8}, 8, 2)),
+    "ring": (lambda mb, at, *more: _at(mb, mb.mod(x=at, y=np.int32(6)), *more),
+             Slots({"cache": 8}, None, 2)),
+    "clamped": (lambda mb, at, *more: _at(mb, mb.minimum(x=at, y=np.int32(6)), *more),
+                Slots({"cache": 8}, None, 2)),
+    "marked": (_marked, Slots({"cache": 8}, 8)),
+    "angles": (partial(_rows, angles=True), Slots({"cache": 8}, 8)),
+}  # fmt: skip
+
+
+def stateful(path: Path, body: Callable[..., Any]) -> Path:
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    specs = [
+        mb.TensorSpec((1,), types.int32),
+        mb.TensorSpec((1, 2, 3), types.fp16),
+        mb.StateTensorSpec((1, 8, 3), types.fp16),
+    ]
+    return build(path / "m.mlpackage", specs, lambda at, x, cache: body(mb, at, x, cache))
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_position_is_followed_to_the_slots_of_a_state(tmp_path: Path, name: str) -> None:
+    body, leads = POSITIONS[name]
+    path = stateful(tmp_path, body)
+    known = domains(features(path), {}, path)
+    assert known["at"].input == Input(kind="positions")
+    assert slots(path, known) == leads
+
+
+def test_rows_of_a_table_that_are_no_angles_are_ids(tmp_path: Path) -> None:
+    path = stateful(tmp_path, partial(_rows, angles=False))
+    assert derived(path)["at"].input == Input(kind="ids", count=8)
 
 
 def features(path: Path) -> tuple[Feature, ...]:

@@ -274,7 +274,7 @@ class Double:
     """A package that takes `x` and gives `y`, twice as much."""
 
     inputs = (Feature("x", "tensor", DType.FP16, (1, 2, 4, 1)),)
-    model = SimpleNamespace(inputs=inputs, outputs=())
+    model = SimpleNamespace(inputs=inputs, outputs=(), states=())
 
     def load(self, artifact: Path, function: str | None = None) -> Double:
         return self

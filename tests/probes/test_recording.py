@@ -21,6 +21,7 @@ from pytest_ane.probes.recording import (
     HiddenProbe,
     answered_probes,
     draw_probes,
+    drawn_calls,
     in_steps,
     kept_rows,
     load,
@@ -169,6 +170,20 @@ def test_slots_are_written_again_from_the_middle_and_from_the_first() -> None:
     assert {*rewrite_calls(4, 64)} == {4, 0}
     assert [kept_rows(calls)[-1] for calls in twice.values()] == [21, 21]
     assert rewrite_calls(8, 1) == {0: ((0, 1), (0, 1))}
+
+
+@pytest.mark.parametrize(
+    ("largest", "context", "anywhere"), [(64, 64, True), (4, 640, True), (33, 256, False)]
+)
+def test_over_seeds_a_call_begins_at_every_position(
+    largest: int, context: int, anywhere: bool
+) -> None:
+    every = [drawn_calls(seed, largest, context, anywhere=anywhere) for seed in range(1, 41)]
+    calls = [call for sequences in every for sequence in sequences for call in sequence]
+    assert {*range(context)} <= {start for start, _ in calls}
+    assert max(map(sum, calls)) == context
+    assert all(size <= largest for _, size in calls)
+    assert max(len(sequence) for sequences in every for sequence in sequences) <= 18
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pytest_ane.probes.seeded import (
     lengths,
     massive,
     outlier,
+    pick,
     quantile,
     seeded,
     unit_norm,
@@ -136,9 +137,22 @@ def test_each_position_of_a_massive_probe_has_one_channel_that_sticks_out(width:
 
 
 def test_lengths() -> None:
-    assert [lengths(largest) for largest in (1, 2, 4)] == [(1,), (1, 2), (1, 2, 3, 4)]
-    assert lengths(9) == (1, 2, 3, 4, 5, 9)
-    assert lengths(64) == (1, 2, 3, 4, 5, 9, 17, 33, 64)
+    assert [lengths(largest, 0) for largest in (1, 2, 4)] == [(1,), (1, 2), (1, 2, 3, 4)]
+    fixed, found = {1, 2, 4, 5, 9, 64}, {*lengths(64, 0)}
+    assert fixed < found
+    assert len(found - fixed) == 2
+
+
+@pytest.mark.parametrize("largest", [9, 16, 33, 64])
+def test_over_seeds_every_length_is_drawn(largest: int) -> None:
+    assert {n for seed in range(1, 41) for n in lengths(largest, seed)} == {*range(1, largest + 1)}
+
+
+def test_what_is_drawn_goes_round() -> None:
+    found = [pick(seed, "x", range(5)) for seed in range(5)]
+    assert sorted(n for each in found for n in each) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert pick(0, "x", ()) == ()
+    assert pick(3, "x", (7,)) == (7,)
 
 
 @given(st.floats(2.0**-53, 1 - 2.0**-53))

@@ -122,7 +122,7 @@ def test_probes_that_are_all_zero_compare_nothing(
     manifest = '\n[models.smollm2.probes]\nkinds = ["gaussian"]\nseed = 999\n'
     run = gate(PALETTE + 'mode = "uniform"\nnbits = 8\n' + manifest, "L03")
     fidelity = run.gates["fidelity[smollm2:L03]"]
-    assert "0 of 11 probes are live" in fidelity.message
+    assert "0 of 10 probes are live" in fidelity.message
     assert "too little was compared" in fidelity.message
 
 

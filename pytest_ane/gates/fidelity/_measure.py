@@ -299,7 +299,28 @@ def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
             remedy = "give inputs with which it is read, in golden tensors of several calls"
             yield _left(what, how, remedy)
         else:
-            yield Covered(what, f"carried over up to {calls} calls")
+            yield _slots(what, f"carried over up to {calls} calls", state.name, cases)
+
+
+def _slots(what: str, how: str, state: str, cases: Sequence[Case]) -> Covered:
+    """Which slots calls wrote, or read as they were filled, where positions are known."""
+    known = [case for case in cases if case.spans and state in case.slots]
+    if not known:
+        return Covered(what, how)
+    count = known[0].slots[state]
+    spans = [span for case in known for span in case.spans]
+    called = {at for start, size in spans for at in range(start, start + size)}
+    filled = max((sum(max(case.spans)) for case in known if state in case.states), default=0)
+    reached = {at % count for at in (*called, *range(filled))}
+    first, last = min(called), max(called)
+    of = f"of {count:,}" if last < count else f"round {count:,} slots"
+    how = f"{how}, positions {first:,} to {last:,} {of}"
+    if len(called) <= last - first:
+        how += f", {len(called):,} of them in calls"
+    if left := count - len(reached):
+        remedy = "give golden tensors of calls that reach its end"
+        return _left(what, f"{how}: nothing wrote or read {left:,} slots", remedy)
+    return Covered(what, how)
 
 
 def _detected(cases: Sequence[Case]) -> Iterator[Covered]:

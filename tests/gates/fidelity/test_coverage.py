@@ -27,7 +27,9 @@ def program(*states: str, functions: tuple[str, ...] = ("main",)) -> Any:
 
 
 def case(calls: int = 1, length: int = 4, **carried: bool) -> Any:
-    return SimpleNamespace(calls=({},) * calls, length=length, carried=carried, domains={})
+    return SimpleNamespace(
+        calls=({},) * calls, length=length, carried=carried, domains={}, spans=(), slots={}
+    )
 
 
 def gaps(*covered: Covered) -> list[str]:
@@ -70,6 +72,35 @@ def test_lengths_are_those_of_inputs_where_an_output_is_one_row(
 )
 def test_states(cases: list[Any], unread: list[str]) -> None:
     assert gaps(*coverage(program("k", "v"), cases)) == unread
+
+
+def reached(*spans: tuple[int, int], slots: int, filled: bool = False) -> Covered:
+    """What is told of the state `k` of calls at these positions."""
+    made = case(len(spans))
+    made.spans, made.slots, made.states = spans, {"k": slots}, {"k": 0} if filled else {}
+    return coverage(program("k"), [made])[1]
+
+
+@pytest.mark.parametrize(
+    ("covered", "how"),
+    [
+        (reached((0, 4), (4, 4), slots=8), "2 calls, positions 0 to 7 of 8"),
+        (reached((0, 6), (6, 5), slots=8), "2 calls, positions 0 to 10 round 8 slots"),
+        (
+            reached((4, 2), (997, 3), slots=1000, filled=True),
+            "2 calls, positions 4 to 999 of 1,000, 5 of them in calls",
+        ),
+    ],
+)
+def test_slots_that_calls_reach(covered: Covered, how: str) -> None:
+    assert (covered.how, covered.exercised) == (f"carried over up to {how}", True)
+
+
+def test_slots_that_no_call_reaches_are_not_exercised() -> None:
+    covered = reached((0, 1), (1, 1), slots=32)
+    assert not covered.exercised
+    assert covered.how.endswith("positions 0 to 1 of 32: nothing wrote or read 30 slots")
+    assert covered.remedy == "give golden tensors of calls that reach its end"
 
 
 def test_inputs() -> None:
