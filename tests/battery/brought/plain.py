@@ -37,9 +37,9 @@ class Block(Brought):
 
     def build(self) -> None:
         self.q, self.k = (self.linear(C, n * D, bias=0.3, scale=1.5) for n in (HEADS, KV))
-        self.v, self.o = self.linear(C, KV * D, bias=0.3), self.linear(HEADS * D, C)
+        self.v, self.o = self.linear(C, KV * D, bias=0.3), self.linear(HEADS * D, C, scale=0.5)
         self.gate, self.up = self.linear(C, 2 * C), self.linear(C, 2 * C)
-        self.down = self.linear(2 * C, C)
+        self.down = self.linear(2 * C, C, scale=0.5)
         self.first, self.second = (self.weight(C, scale=0.3, mean=1.0) for _ in range(2))
         theta = 100.0 if self.has("RoPE's base is 100") else 1e4
         cos, sin = angles(D, LONGEST, theta)
@@ -114,6 +114,13 @@ class Block(Brought):
         return h + fed * (1.02 if self.has("gain 1.02 of what is added") else 1.0)
 
 
+def _massive(rng: np.random.Generator) -> Any:
+    """One channel of 300, as residual streams have it at their first token."""
+    x = rng.standard_normal((1, 8, C)).astype(F16)
+    x[..., 5] = 300
+    return x
+
+
 BLOCK = Kind(
     "block",
     Block,
@@ -145,6 +152,7 @@ BLOCK = Kind(
         for x in (
             *(rng.standard_normal((1, t, C)).astype(F16) for t in range(1, LONGEST + 1)),
             *scaled(rng, [(1, 8, C)]),
+            _massive(rng),
         )
     ],
     {"nbits": 6, "granularity": "per_grouped_channel", "group_size": 16},
