@@ -53,7 +53,7 @@ def page(said: Sequence[Said]) -> str:
         ("kind", "fault", "green in"),
         [(*n.split(" | "), ", ".join(s.form for s in g)) for n, g in sorted(names.items())],
     )
-    return "\n".join(f"## {title}\n\n{text}\n" for title, text in parts.items())
+    return "\n".join(f"## {title}\n\n{text}" for title, text in parts.items())
 
 
 def _groups(said: Sequence[Said], of: Callable[[Said], str]) -> dict[str, list[Said]]:
