@@ -9,8 +9,9 @@ from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Environment, Gate, ShardContext
+from pytest_ane.gates.fidelity._interface import against_package, differences
 from pytest_ane.gates.fidelity._judge import figures, judge, limits
-from pytest_ane.gates.fidelity._measure import coverage, differences, measure, other_settings
+from pytest_ane.gates.fidelity._measure import coverage, measure
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
@@ -77,16 +78,17 @@ class FidelityGate(Gate[Fidelity]):
             simulated=ane.load(*package) if ane else None,
             rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
         )  # fmt: skip
-        interface = None
-        if isinstance(reference, Path) and reference.is_dir():
-            function = counterpart(reference, shard.function)
-            interface = other_settings(
-                program, read_any(reference, weights=False, function=function)
-            )
-        elif ports is not None:
+        interface = notes = None
+        package = reference if isinstance(reference, Path) else None
+        package = package if shard.golden is None else shard.uncompressed
+        if package is None and ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
+        elif package is not None:
+            function = counterpart(package, shard.function)
+            theirs = read_any(package, weights=False, function=function)
+            interface, notes = against_package(program, theirs)
         covered = (*coverage(program, cases), *_lost(context))
-        return replace(measurement, coverage=covered, interface=interface)
+        return replace(measurement, coverage=covered, interface=interface, adapted=notes)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""

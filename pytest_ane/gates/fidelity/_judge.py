@@ -116,6 +116,9 @@ def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
         if not covered.exercised:
             reason = f"The {covered.what} is not exercised: {covered.how}"
             yield Finding("unproven", reason, remedy=covered.remedy, kind="are not exercised")
+    if fidelity.adapted:
+        declared = f"The reference declares another interface: {'; '.join(fidelity.adapted)}"
+        yield Finding("note", declared)
     if fidelity.compared and fidelity.unsplit:
         yield Finding("note", fidelity.unsplit)
     count = counted(probes(fidelity.comparisons), "probe")
@@ -250,7 +253,8 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
 
 def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
     if fidelity.interface:
-        reason = f"The interface is not the declared one: {'; '.join(fidelity.interface)}"
+        whose = "the declared one" if fidelity.adapted is None else "that of the reference"
+        reason = f"The interface is not {whose}: {'; '.join(fidelity.interface)}"
         remedy = "convert it with the names, types, ranges and settings that are declared"
         yield Finding("failed", reason, remedy=remedy)
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))

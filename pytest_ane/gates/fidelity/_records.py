@@ -175,8 +175,9 @@ class Fidelity:
             program is not known.
         total: the artifact's whole error as its types say; None without a budget.
         unsplit: why there is no budget.
-        interface: where its inputs, outputs and states are not those that family or builder
-            declares; None where neither was asked.
+        interface: where its inputs, outputs and states are not those that family, builder or
+            reference package declares; None where none was asked.
+        adapted: differences from a reference package that callers need not heed; None without one.
         coverage: what the probes exercise; None where nobody looked.
         unmoved: outputs that no probe moves; None with a reference, and where nobody looked.
         arithmetic: in which `comparisons` were computed; a device's own counts as `typed`.
@@ -194,6 +195,7 @@ class Fidelity:
     total: Error | None = None
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
+    adapted: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
     unmoved: tuple[Unmoved, ...] | None = None
     arithmetic: Arithmetic = "typed"
