@@ -45,6 +45,7 @@ from pytest_ane.gates.verdict import (
     Verdict,
     Where,
     counted,
+    loosened,
     nothing,
     rounded,
     some,
@@ -89,12 +90,26 @@ def judge(
     verdict = Verdict(
         "fidelity",
         subject,
-        (*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
+        (
+            *_with_limits(fidelity, groups),
+            *split_figures(fidelity, policy),
+            *_loosened(policy, implied=own or fidelity.budget is None),
+        ),
         (*split, *findings, *_without(fidelity, policy)),
         tuple(tables(fidelity, groups)),
         fidelity.provenance,
     )
     return in_arithmetic(verdict, fidelity.arithmetic, fidelity.rules, cost_figures(fidelity))
+
+
+def _loosened(policy: FidelityPolicy, *, implied: bool) -> Iterator[Figure]:
+    default = FidelityPolicy()
+    known = {key: getattr(default, key) for key in OutputPolicy.model_fields}
+    for metric in (MIN_CONTRIBUTION, MAX_RELATIVE_L2):
+        known[metric.key.replace("-", "_")] = threshold(metric, default, implied=implied)
+    yield from loosened(policy, known)
+    for name, output in policy.outputs.items():
+        yield from loosened(output, known, name)
 
 
 def limits(policy: FidelityPolicy, *, own: bool) -> Limits:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_ane.gates.verdict import Bound, Side
-from pytest_ane.manifest.policy import OutputPolicy
+from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
@@ -291,19 +291,20 @@ def greatest_l2(cosine: float) -> float:
 def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
     """A metric's threshold; `implied` says whether two that are not set follow from a cosine.
 
-    That of position 0 always does: the attention sink magnifies errors there, so 1 - cosine may be
-    three times as much.
+    A looser cosine than the default's loosens neither. That of position 0 always follows: the
+    attention sink magnifies errors there, so 1 - cosine may be three times as much.
     """
     limit: float | None = getattr(limits, metric.key.replace("-", "_"))
     cosine = limits.min_cosine
     if metric is FIRST_COSINE and cosine is not None:
-        return max(round(1 - 3 * (1 - cosine), 4), -1.0)
+        return max(round(1 - 3 * (1 - cosine), 4), 0.0)
     if limit is not None or cosine is None or not implied:
         return limit
+    cosine = max(cosine, FidelityPolicy().min_cosine)
     if metric is MAX_RELATIVE_L2:
         return round(greatest_l2(cosine), 4)
     if metric is MIN_CONTRIBUTION:
-        return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
+        return round(2 * cosine**2 - 1, 4)
     return None
 
 
