@@ -245,6 +245,9 @@ class FidelityPolicy(OutputPolicy):
     max_total_ratio: Annotated[float, Field(ge=1, le=10)] = 1.15
     """The whole error over the root of the squares of algebra's, rounding's and compression's, each
     a root mean square over positions. Independent errors add up so; right shards are at 1.00."""
+    input_range: Annotated[float, Field(gt=0, le=65504)] | None = None
+    """Largest magnitude of the inputs, up to which the shard must be right. Absent, the row says
+    from which one on fp16 overflows, or a package of your own departs from its reference."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
     """Probes on which artifact and reference are not both zero."""
     outputs: dict[OutputName, OutputPolicy] = Field(default_factory=dict)
@@ -290,7 +293,7 @@ class BehaviourPolicy(Record):
     """Mean KL(reference || shards) in nats."""
     max_perplexity_increase: Annotated[float, Field(ge=0, le=100)] | None = None
     """Perplexity of the shards on the prompts over the reference's, less 1: 0.02 is 2 % more."""
-    max_reference_perplexity: Annotated[float, Field(gt=1, le=1e8)] | None = None
+    max_reference_perplexity: Annotated[float, Field(gt=1)] | None = None
     """Perplexity of the reference itself on the prompts, above which the reference is wrong.
     Absent: that of a model of token frequencies alone, by the vocabulary's size and the prompts'
     length; none for synthetic weights, or where the prompts are too short to tell."""

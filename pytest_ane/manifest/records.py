@@ -108,14 +108,15 @@ class Probes(Record):
         tuple[ProbeKind, ...],
         Strict(False),
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    ] = ("gaussian", "outlier", "captured", *OF_FAMILIES)
+    ] = ("gaussian", "outlier", "captured", "extreme", *OF_FAMILIES)
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
     `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
     family; the default leaves out those that a model has none for. `massive` has one channel of
     each position at 400, 4,000 and 20,000. Of shards with states, `ragged` goes to the end of the
     context in calls of different T, and `rewrite` goes back and writes slots again. An encoder's
-    default leaves out these three: what enters its blocks is normed, and it keeps no states."""
+    default leaves out these three and `extreme`: what enters its blocks is normed, and it keeps no
+    states."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each of `gaussian`, `unit-norm` and `outlier` at the smallest and the largest T;
     there is one at those between."""

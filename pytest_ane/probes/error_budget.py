@@ -190,7 +190,7 @@ def measure_budget(
     if compressed is not None:
         runs = _runs(compressed, function, cases, "float32")
         compression = _error(reference, runs, exact, _FLOAT32)
-    overflow = _overflow(plain, plainly, cases) if rounding.greatest > _LARGE else ""
+    overflow = first_overflow(plain, plainly, cases) if rounding.greatest > _LARGE else ""
     return ErrorBudget(algebra, rounding, compression, overflow)
 
 
@@ -328,7 +328,8 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
     return (first, last) if (last - first + 1) * _NARROW <= len(squares) else ()
 
 
-def _overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
+def first_overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
+    """The first operation whose result fp16 does not hold, as of an `ErrorBudget`; or empty."""
     session = Session(read_model(package, function=function), "float32")
     names = session.computed
     largest: dict[str, float] = {}

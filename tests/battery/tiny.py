@@ -26,7 +26,7 @@ shards = "{shards}"
 max-tokens = {tokens}
 {states}probes = {{ kinds = ["gaussian"{more}] }}
 prompts = [{{ name = "random", ids = [{ids}], greedy = {greedy} }}]
-policy.behaviour.max-reference-perplexity = 1e8
+policy.behaviour.max-reference-perplexity = 1e300
 """
 _STATES = "context = 40\nstateful = true\n"
 

@@ -84,7 +84,6 @@ def test_no_numbers(read: Callable[[object], object], value: object) -> None:
         (BehaviourPolicy, {"min_centred_cosine": -1}),
         (BehaviourPolicy, {"min_embedding_cosine": -1}),
         (BehaviourPolicy, {"max_perplexity_increase": 1e9}),
-        (BehaviourPolicy, {"max_reference_perplexity": 1e9}),
         (CompressionPolicy, {"max_weight_error": 1e9}),
         (BehaviourPolicy, {"max_kl": math.inf}),
         (BehaviourPolicy, {"max_kl": -0.1}),

@@ -23,6 +23,7 @@ from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
 from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.scales import SWEEP, find_edge
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
@@ -51,7 +52,7 @@ class FidelityGate(Gate[Fidelity]):
             "max_tokens": subject.max_tokens,
         }
         if subject.inputs or subject.reference != "float32":
-            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
+            asked["inputs"] = [SAMPLER, questions(subject.inputs), SWEEP]
         if isinstance(subject.reference, Path):
             asked["reference"] = key_digest(tree_files(subject.reference))
         elif subject.reference == "float32":
@@ -79,16 +80,17 @@ class FidelityGate(Gate[Fidelity]):
             rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
         )  # fmt: skip
         interface = notes = None
-        package = reference if isinstance(reference, Path) else None
-        package = package if shard.golden is None else shard.uncompressed
-        if package is None and ports is not None:
+        theirs = reference if isinstance(reference, Path) else None
+        theirs = theirs if shard.golden is None else shard.uncompressed
+        if theirs is None and ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
-        elif package is not None:
-            function = counterpart(package, shard.function)
-            theirs = read_any(package, weights=False, function=function)
+        elif theirs is not None:
+            function = counterpart(theirs, shard.function)
+            theirs = read_any(theirs, weights=False, function=function)
             interface, notes = against_package(program, theirs)
+        edge = find_edge(*package, cases, reference if isinstance(reference, Path) else None)
         covered = (*coverage(program, cases), *_lost(context))
-        return replace(measurement, coverage=covered, interface=interface, adapted=notes)
+        return replace(measurement, coverage=covered, interface=interface, adapted=notes, edge=edge)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""

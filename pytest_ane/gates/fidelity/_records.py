@@ -17,6 +17,7 @@ from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
+from pytest_ane.probes.scales import Edge
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,7 @@ class Fidelity:
         cost: how far the run in the ANE's arithmetic is from that as typed; None as typed, and
             without a reference.
         rules: by which rules of the ANE it was computed.
+        edge: up to which size of inputs an own package is right; None where no range is unknown.
         same_module: whether one hand wrote the reference and the converted form; None without a
             reference, and where nobody looked.
     """
@@ -202,6 +204,7 @@ class Fidelity:
     cost: Error | None = None
     rules: RuleShares = field(default_factory=RuleShares)
     same_module: bool | None = None
+    edge: Edge | None = None
 
 
 # Metrics of fidelity: values of a comparison, and which comparisons each is held against.

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.fidelity import Comparison
+from pytest_ane.gates.fidelity import Comparison, Fidelity, judge
 from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.gates.verdict import Cell, Verdict, Where
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.scales import Edge
 from pytest_ane.report.verdict import details, properties, row
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
@@ -183,6 +184,33 @@ def test_passed_exactly_if_every_cosine_reaches_the_threshold(
 ) -> None:
     verdict = of(comparison(*cosines), **{"min-cosine": threshold})
     assert (verdict.status == "passed") is all(c >= threshold for c in cosines)
+
+
+NORM = Edge(255.0, "overflows", "mul square: 6.6e+04")
+
+
+@pytest.mark.parametrize(
+    ("edge", "most", "status", "says"),
+    [
+        (None, None, "passed", ""),
+        (NORM, None, "passed", ""),
+        (NORM, 200, "passed", ""),
+        (NORM, 300, "failed", "reach 300, and from 255 on fp16 overflows (mul square: 6.6e+04)"),
+        (Edge(196.0, "departs"), 300, "failed", "from 196 on it departs from its reference"),
+        (Edge(65504.0), 65504, "passed", ""),
+        (None, 300, "unproven", "Inputs reach 300, and no probe is larger than 4.25"),
+        (None, 4, "passed", ""),
+    ],
+)
+def test_inputs_up_to_what_the_policy_says(
+    edge: Edge | None, most: float | None, status: str, says: str
+) -> None:
+    fidelity = Fidelity((GOOD,), True, {}, edge=edge)
+    verdict = judge(fidelity, FidelityPolicy(input_range=most), "m:s", own=True)
+    assert verdict.status == status
+    assert says in "".join(f.reason for f in verdict.findings)
+    shown = {f.label: f.value for f in verdict.figures if f.shown and f.name == "edge"}
+    assert shown == ({f"{edge.how} from": f"{edge.holds:g} x"} if edge and edge.how else {})
 
 
 @pytest.mark.parametrize(
