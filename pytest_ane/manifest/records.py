@@ -188,6 +188,10 @@ class OwnPort(Record):
     """The family's axes in the order that the package has them, such as `[0, 3, 2, 1]`; axes of 1
     may be left out. Absent: the same."""
 
+    join: Annotated[int, Field(ge=0, le=7)] | None = None
+    """Of states that the package keeps as one, of the same `name`: its axis along which it has
+    them, in the manifest's order."""
+
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: object) -> object:
@@ -197,6 +201,8 @@ class OwnPort(Record):
     def _says_something(self) -> OwnPort:
         if self.name is None and self.axes is None:
             raise ValueError("give a name, or axes")
+        if self.join is not None and self.name is None:
+            raise ValueError("join needs the name of the state that the package keeps")
         if self.axes is not None and len(set(self.axes)) < len(self.axes):
             raise ValueError("axes names one twice; give each once")
         return self
