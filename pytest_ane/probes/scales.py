@@ -137,5 +137,7 @@ def _apart(case: Case, right: Runner, other: Runner) -> float:
     if not all(np.isfinite(rows).all() for rows in expected.rows.values()):
         return inf
     (run,) = run_cases(other, [case])
-    shared = {n: x for n, x in expected.rows.items() if np.shape(run.rows.get(n)) == np.shape(x)}
+    shared = {
+        n: x for n, x in expected.rows.items() if n in run.rows and run.rows[n].shape == x.shape
+    }
     return total_error([replace(case, expected=shared)], [run]).greatest

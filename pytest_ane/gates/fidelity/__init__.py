@@ -80,15 +80,15 @@ class FidelityGate(Gate[Fidelity]):
             rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
         )  # fmt: skip
         interface = notes = None
-        theirs = reference if isinstance(reference, Path) else None
-        theirs = theirs if shard.golden is None else shard.uncompressed
-        if theirs is None and ports is not None:
+        named = reference if isinstance(reference, Path) else None
+        declares = named if shard.golden is None else shard.uncompressed
+        if declares is None and ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
-        elif theirs is not None:
-            function = counterpart(theirs, shard.function)
-            theirs = read_any(theirs, weights=False, function=function)
+        elif declares is not None:
+            function = counterpart(declares, shard.function)
+            theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
-        edge = find_edge(*package, cases, reference if isinstance(reference, Path) else None)
+        edge = find_edge(*package, cases, named)
         covered = (*coverage(program, cases), *_lost(context))
         return replace(measurement, coverage=covered, interface=interface, adapted=notes, edge=edge)
 

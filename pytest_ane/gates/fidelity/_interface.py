@@ -144,7 +144,8 @@ def _scaled(model: MLModel | Pipeline, name: str) -> dict[str, Any]:
     ops = {} if isinstance(model, Pipeline) else {op.name: op for op in model.main.walk()}
     found: dict[str, Any] = {}
     for what, end in (("scale", "scaled"), ("bias", "biased")):
-        value = (op := ops.get(f"{name}__{end}__")) and op.only("y")
+        op = ops.get(f"{name}__{end}__")
+        value = None if op is None else op.only("y")
         value = ops[value.name].attributes["val"] if isinstance(value, Ref) else value
         found[what] = float(what == "scale") if value is None else value.data
     return found
