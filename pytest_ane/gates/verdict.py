@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pytest_ane.manifest.base import Record, kebab
 
 Status = Literal["passed", "failed", "unproven"]
 STATUSES: tuple[Status, ...] = ("failed", "unproven", "passed")
@@ -110,6 +113,27 @@ class Figure:
         if self.limit is None or isinstance(self.value, str):
             return float("inf")
         return abs(self.value - self.limit) / (abs(self.limit) or 1.0)
+
+
+_ASKS = {"min": "at least", "max": "at most", "warn": "at most"}
+
+
+def loosened(
+    policy: Record, defaults: Mapping[str, float | None] = MappingProxyType({}), of: str = ""
+) -> Iterator[Figure]:
+    """What a policy, or that `of` an output, asks less of than the default, in words.
+
+    `min-cosine at least 0.9, default 0.97`. `defaults` go before those of the record.
+    """
+    for key, field_ in type(policy).model_fields.items():
+        side, limit = key.partition("_")[0], getattr(policy, key)
+        default = defaults.get(key, field_.default)
+        if side not in _ASKS or None in (limit, default):
+            continue
+        if limit < default if side == "min" else limit > default:
+            words = f"{_ASKS[side]} {limit:g}, default {default:g}"
+            label, name = f"{of} {kebab(key)}".strip(), ".".join(filter(None, (of, key)))
+            yield Figure(f"looser.{name}", words, label=label, shown=True)
 
 
 def limited(figures: Iterable[Figure], limits: Limits) -> Iterator[Figure]:

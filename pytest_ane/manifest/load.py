@@ -261,9 +261,10 @@ class Resolver:
         """What the model's shards share; by default they have the kinds of probes that they can."""
         kinds = ["gaussian"]
         if family := raw.get("family"):
-            kinds += ["outlier", "captured"] if raw.get("prompts") else []
             # What enters an encoder's block is normed: no channel is massive. It keeps no states.
-            kinds += OF_FAMILIES if family not in ENCODERS else ()
+            grows = family not in ENCODERS
+            kinds += ["outlier", "captured", *["extreme"] * grows] if raw.get("prompts") else []
+            kinds += OF_FAMILIES if grows else ()
         return Layers((((), {"probes": {"kinds": kinds}}), (here, only(raw, _SHARED))))
 
     def _ids(self, here: KeyPath, model: ModelTable, tables: Table) -> tuple[str, ...]:

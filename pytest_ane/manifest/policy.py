@@ -89,8 +89,10 @@ Regression: TypeAlias = Annotated[
     ),
 ]
 
-Cosine = Annotated[float, Field(ge=-1, le=1)]
-NotNegative = Annotated[float, Field(ge=0)]
+# A limit that nothing can miss is refused: chance has a cosine of 0 with any reference, and zeros
+# are off by 1 of it.
+Cosine = Annotated[float, Field(gt=0, le=1)]
+RelativeError = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Patterns = Annotated[
     tuple[Annotated[str, Form(r"\S(.{0,254}\S)?", "must be an op's name or type")], ...],
@@ -223,7 +225,7 @@ class CompressionPolicy(Record):
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
     min_ratio: Annotated[float, Field(gt=0)] | None = None
     """Bytes of all weights in fp16 over bytes on disk."""
-    max_weight_error: Annotated[float, Field(ge=1)] = 1.25
+    max_weight_error: Annotated[float, Field(ge=1, le=10)] = 1.25
     """Greatest squared error of a weight over what its scheme reaches on the uncompressed weight.
     Our own engine's palettes are at 1; coremltools' k-means, of 2 to 6 bits, at 1.133 at most on
     weights of SmolLM2-135M."""
@@ -240,10 +242,12 @@ class OutputPolicy(Record):
     min_contribution: Cosine | None = None
     """Lowest cosine with the residual path taken out, position 0 of captured probes apart; it
     fails for a shard that has no residual path. Absent, for a package of your own:
-    2 min-cosine^2 - 1, twice the angle that `min-cosine` allows."""
-    max_relative_l2: NotNegative | None = None
+    2 min-cosine^2 - 1, twice the angle that `min-cosine` allows, and never less than its default
+    does."""
+    max_relative_l2: RelativeError | None = None
     """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent, for a
-    package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no scale."""
+    package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no scale, and never more than
+    its default gives."""
     max_non_finite: Share | None = None
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
 
@@ -263,17 +267,20 @@ class FidelityPolicy(OutputPolicy):
     to reach it, `extreme` apart and `unit-norm` left out."""
     max_non_finite: Share = 0.0
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
-    max_algebra: NotNegative = 0.02
+    max_algebra: RelativeError = 0.02
     """Greatest relative L2 error, at any position, of what the uncompressed program adds in
     float32, against the reference: 5 times the worst of the default model's 34 shards (0.0041).
     As a root mean square over all positions a tenth of it: 2.6 times their worst (0.00076)."""
-    max_rounding: NotNegative = 0.1
+    max_rounding: RelativeError = 0.1
     """Greatest relative L2 error, at any position, of what the uncompressed program adds in its
     own types, against itself in float32: 6 times the worst of the default model's shards (0.016).
     As a root mean square over all positions a tenth of it: 4 times their worst (0.0023)."""
-    max_total_ratio: Annotated[float, Field(ge=1)] = 1.15
+    max_total_ratio: Annotated[float, Field(ge=1, le=10)] = 1.15
     """The whole error over the root of the squares of algebra's, rounding's and compression's, each
     a root mean square over positions. Independent errors add up so; right shards are at 1.00."""
+    input_range: Annotated[float, Field(gt=0, le=65504)] | None = None
+    """Largest magnitude of the inputs, up to which the shard must be right. Absent, the row says
+    from which one on fp16 overflows, or a package of your own departs from its reference."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
     """Probes on which artifact and reference are not both zero."""
     outputs: dict[OutputName, OutputPolicy] = Field(default_factory=dict)
@@ -297,7 +304,7 @@ class HazardsPolicy(Record):
     """Greatest share of the sum of |w x| that an operation may lose, as products are dropped; from
     a tenth of it on it warns. A seeded diffuse attention over 4,096 keys loses 6 % of values of
     deviation 0.3; operations of the default model lose 0.04 %, and 1 % in L00."""
-    warn_table_error: NotNegative = 0.01
+    warn_table_error: RelativeError = 0.01
     """Greatest error of an activation's table, root mean square relative to that of its exact
     results, without a warning: no error is known that breaks a model. In the default model SiLU's
     is at 0.03, others are below 0.002."""
@@ -312,12 +319,12 @@ class BehaviourPolicy(Record):
     """Positions that must be judged, of all golden prompts together; with fewer the gate is
     unproven: of 32 right positions one near tie is 3 % of top-1, of 10 it is all that `min-top1`
     allows."""
-    min_top1: Annotated[float, Field(ge=0, le=1)] = 0.9
+    min_top1: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of positions with the reference's likeliest token; of an encoder, of prompts for which
     the reference's best sentence, or one within 0.01 of its cosine, comes first."""
-    max_kl: NotNegative = 0.05
+    max_kl: Annotated[float, Field(ge=0, le=5)] = 0.05
     """Mean KL(reference || shards) in nats."""
-    max_perplexity_increase: NotNegative | None = None
+    max_perplexity_increase: Annotated[float, Field(ge=0, le=100)] | None = None
     """Perplexity of the shards on the prompts over the reference's, less 1: 0.02 is 2 % more."""
     max_reference_perplexity: Annotated[float, Field(gt=1)] | None = None
     """Perplexity of the reference itself on the prompts, above which the reference is wrong.
@@ -330,7 +337,7 @@ class BehaviourPolicy(Record):
     min_embedding_cosine: Cosine = 0.98
     """Of an encoder: lowest cosine of a text's embedding with the reference's; 2 sqrt(1 - this) is
     the greatest relative L2 error, for a cosine sees no norm."""
-    min_kendall: Cosine = 0.9
+    min_kendall: Annotated[float, Field(ge=-1, le=1)] = 0.9
     """Of an encoder: lowest Kendall's tau of a prompt's order of the sentences, by the cosine of
     embeddings, over pairs that the reference has 0.01 or more apart; -1 for none."""
 

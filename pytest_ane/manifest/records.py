@@ -108,14 +108,15 @@ class Probes(Record):
         tuple[ProbeKind, ...],
         Strict(False),
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    ] = ("gaussian", "outlier", "captured", *OF_FAMILIES)
+    ] = ("gaussian", "outlier", "captured", "extreme", *OF_FAMILIES)
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
     `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
     family; the default leaves out those that a model has none for. `massive` has one channel of
     each position at 400, 4,000 and 20,000. Of shards with states, `ragged` goes to the end of the
     context in calls of different T, and `rewrite` goes back and writes slots again. An encoder's
-    default leaves out these three: what enters its blocks is normed, and it keeps no states."""
+    default leaves out these three and `extreme`: what enters its blocks is normed, and it keeps no
+    states."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each of `gaussian`, `unit-norm` and `outlier` at the smallest and the largest T;
     there is one at those between."""
@@ -187,6 +188,10 @@ class OwnPort(Record):
     """The family's axes in the order that the package has them, such as `[0, 3, 2, 1]`; axes of 1
     may be left out. Absent: the same."""
 
+    join: Annotated[int, Field(ge=0, le=7)] | None = None
+    """Of states that the package keeps as one, of the same `name`: its axis along which it has
+    them, in the manifest's order."""
+
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: object) -> object:
@@ -196,6 +201,8 @@ class OwnPort(Record):
     def _says_something(self) -> OwnPort:
         if self.name is None and self.axes is None:
             raise ValueError("give a name, or axes")
+        if self.join is not None and self.name is None:
+            raise ValueError("join needs the name of the state that the package keeps")
         if self.axes is not None and len(set(self.axes)) < len(self.axes):
             raise ValueError("axes names one twice; give each once")
         return self

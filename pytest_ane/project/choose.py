@@ -76,8 +76,8 @@ class Threshold:
 def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Threshold:
     """Read `[shards:]number,...`; the last term that names a shard holds.
 
-    `ManifestError`, which names `option`, for another form, a number beyond -1 to 1, or no such
-    shard.
+    `ManifestError`, which names `option`, for another form, a number that is not above 0 and up
+    to 1, or no such shard.
     """
     values: dict[str, float] = {}
     for shards, value in _terms(text, option):
@@ -108,9 +108,9 @@ def _terms(text: str, option: str) -> Iterator[tuple[str, float]]:
             value = float(number)
         except ValueError:
             value = float("nan")
-        if not -1 <= value <= 1 or (colon and not shards.strip()):
+        if not 0 < value <= 1 or (colon and not shards.strip()):
             raise ManifestError(
-                f"{option}={text}: give a number from -1 to 1, or one for each of some shards, "
+                f"{option}={text}: give a number above 0, up to 1, or one for each of some shards, "
                 "such as L27:0.95,head*:0.98."
             )
         yield shards.strip() or "all", value

@@ -10,9 +10,23 @@ import pytest
 
 from pytest_ane.gates.arithmetics import in_arithmetic
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.gates.verdict import (
+    Column,
+    Figure,
+    Finding,
+    Table,
+    Verdict,
+    Where,
+    loosened,
+    nothing,
+)
 from pytest_ane.manifest import Policy, Shard
-from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.manifest.policy import (
+    BehaviourPolicy,
+    CompressionPolicy,
+    FidelityPolicy,
+    HazardsPolicy,
+)
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 
 
@@ -65,6 +79,25 @@ def test_numbers_of_numpy_become_python_s() -> None:
     numbers = (figure.value, figure.limit, figure.of, table.rows[0][0])
     assert [type(number) for number in numbers] == [float, float, int, float]
     assert numbers == (0.5, 0.25, 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "looser"),
+    [
+        (FidelityPolicy(), {}),
+        (FidelityPolicy(min_cosine=0.99, max_algebra=0.01), {}),
+        (FidelityPolicy(min_cosine=0.9), {"min_cosine": "at least 0.9, default 0.97"}),
+        (FidelityPolicy(max_non_finite=0.1), {"max_non_finite": "at most 0.1, default 0"}),
+        (HazardsPolicy(warn_table_error=0.5), {"warn_table_error": "at most 0.5, default 0.01"}),
+        (BehaviourPolicy(min_positions=8, min_kendall=-1, max_perplexity_increase=1), {
+            "min_positions": "at least 8, default 32", "min_kendall": "at least -1, default 0.9"}),
+        (CompressionPolicy(max_weight_error=2), {"max_weight_error": "at most 2, default 1.25"}),
+    ],
+)  # fmt: skip
+def test_what_a_policy_asks_less_of_than_the_default(policy: Any, looser: dict[str, str]) -> None:
+    figures = [*loosened(policy)]
+    assert {f.name.removeprefix("looser."): f.value for f in figures} == looser
+    assert all(f.shown and f.label == f.name[7:].replace("_", "-") for f in figures)
 
 
 FINDING = Finding("failed", "below min-cosine", figure="cosine.min")

@@ -228,7 +228,7 @@ def test_layers_from_model_to_shard(read: Read) -> None:
 def test_probes_are_captured_where_there_are_prompts(read: Read) -> None:
     assert read(MODEL).shards[0].probes.kinds == ("gaussian", *OF_FAMILIES)
     kinds = read(MODEL + PROMPT).shards[0].probes.kinds
-    assert kinds == ("gaussian", "outlier", "captured", *OF_FAMILIES)
+    assert kinds == ("gaussian", "outlier", "captured", "extreme", *OF_FAMILIES)
     own = '[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
     assert read(own).shards[0].probes.kinds == ("gaussian",)
 

@@ -14,6 +14,7 @@ from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
+    HazardsPolicy,
     ThroughputPolicy,
     count,
     regression,
@@ -67,6 +68,23 @@ def test_no_numbers(read: Callable[[object], object], value: object) -> None:
         (FidelityPolicy, {"outputs": {"y": {"min_cosine": math.nan}}}),
         (FidelityPolicy, {"outputs": {"y": {"min_live_probes": 1}}}),
         (FidelityPolicy, {"outputs": {"": {}}}),
+        # What nothing can miss is no limit.
+        (FidelityPolicy, {"min_cosine": -1}),
+        (FidelityPolicy, {"min_cosine": 0}),
+        (FidelityPolicy, {"min_contribution": -0.5}),
+        (FidelityPolicy, {"max_relative_l2": 1e9}),
+        (FidelityPolicy, {"max_algebra": 1e9}),
+        (FidelityPolicy, {"max_rounding": 2}),
+        (FidelityPolicy, {"max_total_ratio": 1e9}),
+        (FidelityPolicy, {"outputs": {"y": {"max_relative_l2": 1e9}}}),
+        (HazardsPolicy, {"max_dropped_weight": 1}),
+        (HazardsPolicy, {"warn_table_error": 1e9}),
+        (BehaviourPolicy, {"min_top1": 0}),
+        (BehaviourPolicy, {"max_kl": 1e9}),
+        (BehaviourPolicy, {"min_centred_cosine": -1}),
+        (BehaviourPolicy, {"min_embedding_cosine": -1}),
+        (BehaviourPolicy, {"max_perplexity_increase": 1e9}),
+        (CompressionPolicy, {"max_weight_error": 1e9}),
         (BehaviourPolicy, {"max_kl": math.inf}),
         (BehaviourPolicy, {"max_kl": -0.1}),
         (BehaviourPolicy, {"min_top1": math.nan}),
@@ -91,12 +109,12 @@ def test_an_output_s_thresholds_are_laid_over_the_shard_s() -> None:
         {
             "min-cosine": 0.9,
             "max-relative-l2": 0.2,
-            "outputs": {"z": {"min-cosine": -1, "min-contribution": 0}},
+            "outputs": {"z": {"min-cosine": 0.1, "min-contribution": 0.2}},
         }
     )
     y, z = policy.of_output("y"), policy.of_output("z")
     assert (y.min_cosine, y.max_relative_l2, y.min_contribution) == (0.9, 0.2, None)
-    assert (z.min_cosine, z.max_relative_l2, z.min_contribution) == (-1, 0.2, 0)
+    assert (z.min_cosine, z.max_relative_l2, z.min_contribution) == (0.1, 0.2, 0.2)
     assert y.max_non_finite == 0
 
 

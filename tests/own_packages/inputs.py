@@ -93,6 +93,40 @@ def compressed_spectrum(v: Variant, magnitude: Any) -> Any:
     return mb.matmul(x=y, y=v.weight(C, C), name="y")
 
 
+@subject(
+    "floats of unknown range, of which the policy says how large they get",
+    "squares in fp16, clipped at 100, negative ones lost from 300 on",
+    x=half(1, T, C),
+    shard="policy.fidelity.input-range = 2000",
+)
+def scaled_norm(v: Variant, x: Any) -> Any:
+    """An RMSNorm that divides by the largest value before it squares."""
+    if v["clipped at 100"]:
+        x = mb.clip(x=x, alpha=F16(-100), beta=F16(100))
+    if v["negative ones lost from 300 on"]:
+        x = mb.maximum(x=x, y=F16(-300))
+    if not v["squares in fp16"]:
+        largest = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
+        x = mb.real_div(x=x, y=mb.add(x=largest, y=F16(1e-3)))
+    squares = mb.reduce_mean(x=mb.mul(x=x, y=x), axes=[-1], keep_dims=True)
+    normed = mb.mul(x=x, y=mb.rsqrt(x=squares, epsilon=F16(1e-5)))
+    return mb.matmul(x=normed, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "floats that an exponential takes",
+    "maximum not taken off",
+    x=half(1, T, C),
+    shard="policy.fidelity.input-range = 100",
+)
+def own_softmax(v: Variant, x: Any) -> Any:
+    if not v["maximum not taken off"]:
+        x = mb.sub(x=x, y=mb.reduce_max(x=x, axes=[-1], keep_dims=True))
+    e = mb.exp(x=x)
+    shares = mb.real_div(x=e, y=mb.reduce_sum(x=e, axes=[-1], keep_dims=True))
+    return mb.matmul(x=shares, y=v.weight(C, C), name="y")
+
+
 def _table(v: Variant, rows: int = VOCABULARY) -> Any:
     table = v.weight(rows, C, scale=1)
     if v["rows from 2 on are zero"]:

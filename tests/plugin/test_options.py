@@ -14,7 +14,7 @@ from tests.mlprogram.executor.hungry import endless, fill
 from tests.plugin.conftest import Project, refused
 
 TIME, SIZE = "must be a number of seconds or a time *", "must be a number of bytes or a size *"
-COSINE = "give a number from -1 to 1, or one for each of *"
+COSINE = "give a number above 0, up to 1, or one for each of *"
 BUILDS = "give a number from 1 to 1000."
 
 
@@ -64,7 +64,7 @@ def test_an_empty_value_is_refused(good: Project, option: Option) -> None:
     ("name", "value", "says"),
     [
         *(("ane_min_cosine", value, COSINE) for value in (
-            "abc", "nan", "1.5", "-2", "inf", ":0.9", "good:", "0.9,", "a:b")),
+            "abc", "nan", "1.5", "-1", "0", "inf", ":0.9", "good:", "0.9,", "a:b")),
         *(("ane_builds", value, BUILDS) for value in ("0", "-1", "two", "1001", "1.5", "²")),
         *(("ane_arithmetic", value, "*.") for value in ("fp16", "h13", "typed,M2")),
         *(("ane_blame", value, "give 'always', 'failed' or 'never'.") for value in (
@@ -102,7 +102,7 @@ def test_a_value_that_is_no_choice(good: Project, name: str, value: str, says: s
     ("name", "twin", "shown", "option", "shown_then"),
     [
         ("ane_unproven", "allow", "unproven allowed", "fail", "unproven fails"),
-        ("ane_min_cosine", "-1", "min-cosine -1 for all", "0.99", "min-cosine 0.99 for all"),
+        ("ane_min_cosine", "0.1", "min-cosine 0.1 for all", "0.99", "min-cosine 0.99 for all"),
         ("ane_backend", "coreml", "backend coreml", "cpu", "backend cpu · placement by forecast"),
         ("ane_compute_units", "ALL", "ALL", "CPU_ONLY", "CPU_ONLY"),
         ("ane_cache", "kept/here", "cache *kept/here", "other", "cache *other"),
@@ -180,7 +180,7 @@ def test_a_gate_ends_what_never_ends(project: Project, tmp_path: Path) -> None:
 # `--ane-min-cosine` and its ini twin override fidelity policies.
 
 
-OUTPUTS = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
+OUTPUTS = "[models.own.policy.fidelity]\nmin-cosine = 0.1\noutputs.projection.min-cosine = 1\n"
 
 
 @pytest.mark.drawn
@@ -188,14 +188,14 @@ OUTPUTS = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min
     ("reference", "policy", "value", "passed"),
     [
         ("other", "", "", False),
-        ("other", "", "-1", True),
-        ("other", "", "0.99,good:-1", True),
-        ("other", "", "good:-1,0.99", False),  # The last term that names a shard holds.
-        ("other", "", "g*:-1", True),
+        ("other", "", "0.1", False),  # It loosens nothing but the cosine.
         ("float32", "", "", True),
         ("float32", "", "1", False),
-        ("other", OUTPUTS, "", False),
-        ("other", OUTPUTS, "-1", True),
+        ("float32", "", "0.99,good:1", False),
+        ("float32", "", "good:1,0.99", True),  # The last term that names a shard holds.
+        ("float32", "", "g*:1", False),
+        ("float32", OUTPUTS, "", False),
+        ("float32", OUTPUTS, "0.9", True),
     ],
 )
 def test_thresholds_in_place_of_the_policys(

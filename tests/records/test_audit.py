@@ -169,7 +169,7 @@ PULL_REQUESTS: dict[str, Edit] = {
     "a module lowers the policy": on_import(
         "from pytest_ane.manifest.policy import FidelityPolicy\n"
         "from pytest_ane.gates.fidelity import FIDELITY\n"
-        "type(FIDELITY).policy = lambda self, policy: FidelityPolicy(min_cosine=-1, "
+        "type(FIDELITY).policy = lambda self, policy: FidelityPolicy(min_cosine=0.01, "
         "max_non_finite=0.9)\n"
     ),
     "a module measures another package": on_import(
@@ -328,9 +328,9 @@ def test_a_measurement_of_no_device(
     [
         (
             lambda path: add(
-                path / "shards.toml", "[models.own.policy.fidelity]\nmin-cosine = -1\n"
+                path / "shards.toml", "[models.own.policy.fidelity]\nmin-cosine = 0.1\n"
             ),
-            "own.policy.fidelity.min_cosine 0.97 -> -1.0",
+            "own.policy.fidelity.min_cosine 0.97 -> 0.1",
         ),
         (
             lambda path: add(path / "shards.toml", "[models.own.policy]\nunproven = 'allow'\n"),

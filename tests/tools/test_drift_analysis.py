@@ -168,7 +168,7 @@ def test_of_two_that_break_it_a_nan_is_worse_than_any_number() -> None:
 def test_all_wear_it_down() -> None:
     """No shard alone has as much KL as is allowed; together they have more."""
     lenient = BehaviourPolicy(
-        min_top1=0, max_kl=0.005, min_centred_cosine=-1, min_greedy=0, min_positions=1
+        min_top1=0.01, max_kl=0.005, min_centred_cosine=0.01, min_greedy=0, min_positions=1
     )
     found = causes(base=0.03, policy=lenient)
     assert found.stack.status == "failed"

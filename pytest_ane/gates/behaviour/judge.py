@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -24,6 +25,7 @@ from pytest_ane.gates.verdict import (
     bounds,
     counted,
     limited,
+    loosened,
     nothing,
     rounded,
 )
@@ -77,6 +79,7 @@ def judge(
         for name, unit, label, shown in _COSTS
         if name in behaviour.costs
     ]
+    verdict = replace(verdict, figures=(*verdict.figures, *loosened(policy)))
     return in_arithmetic(verdict, behaviour.arithmetic, behaviour.rules, costs)
 
 

@@ -23,6 +23,7 @@ from pytest_ane.gates.verdict import (
     bounds,
     counted,
     limited,
+    loosened,
 )
 from pytest_ane.make.distortion import FP16, Distortion, in_words, steps_for
 from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Step, Uncompressed
@@ -73,7 +74,7 @@ def judge(
     tables = [weights_table(census, asked, notes, measurement.distortions)]
     if measurement.palettes:
         tables.append(palettes_table(measurement.palettes))
-    made = figures(measurement, limits(policy))
+    made = (*figures(measurement, limits(policy)), *loosened(policy))
     if unclaimed and not census.weights:
         made = tuple(replace(f, note="nothing claimed") if f.name == "weights" else f for f in made)
     return Verdict("compression", subject, made, tuple(findings), tuple(tables))

@@ -10,8 +10,9 @@ from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Environment, Gate, ShardContext
+from pytest_ane.gates.fidelity._interface import against_package, differences
 from pytest_ane.gates.fidelity._judge import figures, judge, limits
-from pytest_ane.gates.fidelity._measure import coverage, differences, measure, other_settings
+from pytest_ane.gates.fidelity._measure import coverage, measure
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
@@ -32,6 +33,7 @@ from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.overflow import first_overflow
+from pytest_ane.probes.scales import SWEEP, find_edge
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
@@ -61,7 +63,7 @@ class FidelityGate(Gate[Fidelity]):
             del probes["lengths"]
         asked["probes"] = probes | {"generator": GENERATOR}
         if subject.inputs or reference != "float32":
-            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
+            asked["inputs"] = [SAMPLER, questions(subject.inputs), SWEEP]
         if isinstance(reference, Path):
             asked["reference"] = key_digest(tree_files(reference))
         elif reference == "float32":
@@ -84,17 +86,22 @@ class FidelityGate(Gate[Fidelity]):
             simulated=ane.load(*package) if ane else None,
             rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
         )  # fmt: skip
-        interface = None
-        if isinstance(reference, Path) and reference.is_dir():
-            function = counterpart(reference, shard.function)
-            interface = other_settings(
-                program, read_any(reference, weights=False, function=function)
-            )
-        elif ports is not None:
+        interface = notes = None
+        named = reference if isinstance(reference, Path) else None
+        declares = named if shard.golden is None else shard.uncompressed
+        if declares is None and ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
+        elif declares is not None:
+            function = counterpart(declares, shard.function)
+            theirs = read_any(declares, weights=False, function=function)
+            interface, notes = against_package(program, theirs)
+        edge = find_edge(*package, cases, named)
         covered = (*coverage(program, cases), *_lost(context))
         overflow = _overflow(measurement, context, cases)
-        return replace(measurement, coverage=covered, interface=interface, overflow=overflow)
+        return replace(
+            measurement, coverage=covered, interface=interface, adapted=notes, edge=edge,
+            overflow=overflow,
+        )  # fmt: skip
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""

@@ -45,7 +45,10 @@ from pytest_ane.gates.verdict import (
     Table,
     Verdict,
     Where,
+    bounds,
     counted,
+    limited,
+    loosened,
     nothing,
     rounded,
     some,
@@ -67,6 +70,12 @@ _UNMOVED = (
     "underflow; where the inputs drawn are none that it takes, say what they hold; where it is "
     "right, name a reference that has it"
 )
+_EDGES = {
+    "overflows": ("fp16 overflows", "scale before what overflows, or keep that in float32"),
+    "rounds": ("fp16 rounds too much", "keep in float32 what rounds, or scale the inputs"),
+    "departs": ("it departs from its reference", "look for a clip, a table or a cast to integers"),
+}
+"""What becomes of inputs beyond the edge, and what to do."""
 _ANOTHER = (
     "name golden tensors of the original framework, or give a builder's Conversion a reference; "
     "docs/how-to/own-model.md tells more"
@@ -100,12 +109,26 @@ def judge(
     verdict = Verdict(
         "fidelity",
         subject,
-        (*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
+        (
+            *limited(_with_limits(fidelity, groups), _range(policy)),
+            *split_figures(fidelity, policy),
+            *_loosened(policy, implied=own or fidelity.budget is None),
+        ),
         (*found, *_without(fidelity, policy)),
         tuple(tables(fidelity, groups)),
         fidelity.provenance,
     )
     return in_arithmetic(verdict, fidelity.arithmetic, fidelity.rules, cost_figures(fidelity))
+
+
+def _loosened(policy: FidelityPolicy, *, implied: bool) -> Iterator[Figure]:
+    default = FidelityPolicy()
+    known = {key: getattr(default, key) for key in OutputPolicy.model_fields}
+    for metric in (MIN_CONTRIBUTION, MAX_RELATIVE_L2):
+        known[metric.key.replace("-", "_")] = threshold(metric, default, implied=implied)
+    yield from loosened(policy, known)
+    for name, output in policy.outputs.items():
+        yield from loosened(output, known, name)
 
 
 def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
@@ -118,7 +141,11 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
         limit = threshold(metric, policy.of_output(""), implied=own)
         if limit is not None:
             made[metric.figure] = Bound(limit, metric.good)
-    return {**made, **split_limits(policy)}
+    return {**made, **split_limits(policy), **_range(policy)}
+
+
+def _range(policy: FidelityPolicy) -> Limits:
+    return bounds("above", edge__holds=policy.input_range)
 
 
 def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
@@ -127,6 +154,9 @@ def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
         if not covered.exercised:
             reason = f"The {covered.what} is not exercised: {covered.how}"
             yield Finding("unproven", reason, remedy=covered.remedy, kind="are not exercised")
+    if fidelity.adapted:
+        declared = f"The reference declares another interface: {'; '.join(fidelity.adapted)}"
+        yield Finding("note", declared)
     if fidelity.compared and fidelity.unsplit:
         yield Finding("note", fidelity.unsplit)
     count = counted(probes(fidelity.comparisons), "probe")
@@ -167,11 +197,37 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
     return (
         *((same,) if fidelity.same_module else ()),
         *((*_compared(fidelity), finite) if fidelity.compared else (alone,)),
+        *_edge(fidelity),
         Figure("probes", probes(all_), "probes", shown=True),
         Figure("probes.live", probes(live), "live probes",
                shown=fidelity.compared and probes(live) < probes(all_)),
         Figure("input.max", largest, label="max |x|", note=overflow, shown=largest != 0),
     )  # fmt: skip
+
+
+def _edge(fidelity: Fidelity) -> Iterator[Figure]:
+    if (edge := fidelity.edge) is not None:
+        yield Figure("edge.holds", edge.holds, label="right up to |x|")
+        if edge.how:
+            yield Figure("edge", f"{edge.holds:,g} x", label=f"{edge.how} from", shown=True)
+
+
+def _beyond(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
+    """Inputs larger than those for which the shard is right, or than any probe is."""
+    most, edge = policy.input_range, fidelity.edge
+    if most is None:
+        return
+    if edge is not None and edge.how and edge.holds < most:
+        how, remedy = _EDGES[edge.how]
+        op = f" ({edge.op})" if edge.op else ""
+        reason = f"Inputs reach {most:,g}, and from {edge.holds:,g} on {how}{op}"
+        yield Finding("failed", reason, remedy=remedy, figure="edge.holds")
+        return
+    largest = max([c.input_max for c in fidelity.comparisons] + [edge.holds if edge else 0.0])
+    if largest < most:
+        reason = f"Inputs reach {most:,g}, and no probe is larger than {largest:,.3g}"
+        remedy = "give inputs of that size, in golden tensors or by what [...inputs.NAME] says"
+        yield Finding("unproven", reason, remedy=remedy)
 
 
 def probes(comparisons: Sequence[Comparison]) -> int:
@@ -261,7 +317,8 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
 
 def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
     if fidelity.interface:
-        reason = f"The interface is not the declared one: {'; '.join(fidelity.interface)}"
+        whose = "the declared one" if fidelity.adapted is None else "that of the reference"
+        reason = f"The interface is not {whose}: {'; '.join(fidelity.interface)}"
         remedy = "convert it with the names, types, ranges and settings that are declared"
         yield Finding("failed", reason, remedy=remedy)
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
@@ -274,6 +331,7 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
         yield from _single(c, fidelity, policy)
     for limits, group in groups.items():
         yield from _rescaled(group, limits)
+    yield from _beyond(fidelity, policy)
     if fidelity.compared:
         yield from _too_little(fidelity, policy, groups)
 

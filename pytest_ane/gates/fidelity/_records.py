@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_ane.gates.verdict import Bound, Side
-from pytest_ane.manifest.policy import OutputPolicy
+from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
+from pytest_ane.probes.scales import Edge
 
 
 @dataclass(frozen=True)
@@ -175,14 +176,16 @@ class Fidelity:
             program is not known.
         total: the artifact's whole error as its types say; None without a budget.
         unsplit: why there is no budget.
-        interface: where its inputs, outputs and states are not those that family or builder
-            declares; None where neither was asked.
+        interface: where its inputs, outputs and states are not those that family, builder or
+            reference package declares; None where none was asked.
+        adapted: differences from a reference package that callers need not heed; None without one.
         coverage: what the probes exercise; None where nobody looked.
         unmoved: outputs that no probe moves; None with a reference, and where nobody looked.
         arithmetic: in which `comparisons` were computed; a device's own counts as `typed`.
         cost: how far the run in the ANE's arithmetic is from that as typed; None as typed, and
             without a reference.
         rules: by which rules of the ANE it was computed.
+        edge: up to which size of inputs an own package is right; None where no range is unknown.
         same_module: whether one hand wrote the reference and the converted form; None without a
             reference, and where nobody looked.
         overflow: what made the first NaN or infinity where probes are off; empty without any.
@@ -195,6 +198,7 @@ class Fidelity:
     total: Error | None = None
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
+    adapted: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
     unmoved: tuple[Unmoved, ...] | None = None
     arithmetic: Arithmetic = "typed"
@@ -202,6 +206,7 @@ class Fidelity:
     rules: RuleShares = field(default_factory=RuleShares)
     same_module: bool | None = None
     overflow: str = ""
+    edge: Edge | None = None
 
 
 # Metrics of fidelity: values of a comparison, and which comparisons each is held against.
@@ -291,19 +296,20 @@ def greatest_l2(cosine: float) -> float:
 def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
     """A metric's threshold; `implied` says whether two that are not set follow from a cosine.
 
-    That of position 0 always does: the attention sink magnifies errors there, so 1 - cosine may be
-    three times as much.
+    A looser cosine than the default's loosens neither. That of position 0 always follows: the
+    attention sink magnifies errors there, so 1 - cosine may be three times as much.
     """
     limit: float | None = getattr(limits, metric.key.replace("-", "_"))
     cosine = limits.min_cosine
     if metric is FIRST_COSINE and cosine is not None:
-        return max(round(1 - 3 * (1 - cosine), 4), -1.0)
+        return max(round(1 - 3 * (1 - cosine), 4), 0.0)
     if limit is not None or cosine is None or not implied:
         return limit
+    cosine = max(cosine, FidelityPolicy().min_cosine)
     if metric is MAX_RELATIVE_L2:
         return round(greatest_l2(cosine), 4)
     if metric is MIN_CONTRIBUTION:
-        return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
+        return round(2 * cosine**2 - 1, 4)
     return None
 
 

@@ -22,6 +22,7 @@ from pytest_ane.gates.verdict import (
     Where,
     counted,
     limited,
+    loosened,
     nothing,
 )
 from pytest_ane.manifest.policy import HazardsPolicy
@@ -139,7 +140,8 @@ def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
     still = () if rules.operations else (Finding("note", _MOVES_ONLY),)
     found = (*findings(measurement, policy), *unknown_rules(rules), *still)
     tables = (_table(measurement, policy),) if measurement.peaks else ()
-    return Verdict("hazards", subject, figures(measurement, policy), found, tables, **made)
+    numbers = (*figures(measurement, policy), *loosened(policy))
+    return Verdict("hazards", subject, numbers, found, tables, **made)
 
 
 def findings(measurement: Hazards, policy: HazardsPolicy) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
@@ -201,7 +201,8 @@ def _unsound(made: Conversion) -> str | None:
 class Renaming:
     """A family's ports as a package has them, whose names and axes `own` has by the family's.
 
-    `ManifestError`, which begins with `subject`, for ports that the family does not have.
+    Several states may be one of the package's, one after another along an axis. `ManifestError`,
+    which begins with `subject`, for ports that the family does not have.
     """
 
     def __init__(self, subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> None:
@@ -222,11 +223,51 @@ class Renaming:
                     f"{subject}: ports.{name} gives the axes {list(axes)}; {name} has the shape "
                     f"{list(shape)}, and only axes of 1 may be left out."
                 )
+        self._check_joined(subject)
+
+    def _check_joined(self, subject: str) -> None:
+        """Ports of one name are states, each with the axis along which the package has them."""
+        groups: dict[str, list[str]] = {}
+        for port in self._known:
+            groups.setdefault(self.name(port), []).append(port)
+        states = {port.name for port in self.ports.states}
+        for name, ports in groups.items():
+            joins = {self.own[port].join if port in self.own else None for port in ports}
+            if len(ports) == 1 and joins == {None}:
+                continue
+            shapes = [self._port(self._known[port]).shape for port in ports]
+            axis = joins.pop()
+            apart = axis is None or any(axis >= len(shape) for shape in shapes)
+            rest = {(*s[:axis], *s[axis + 1 :]) for s in shapes} if axis is not None else ()
+            if apart or joins or len(rest) > 1 or len(ports) == 1 or not states.issuperset(ports):
+                raise ManifestError(
+                    f"{subject}: ports calls {' and '.join(ports)} {name!r}; two or more states "
+                    "may be one of the package's, with one 'join' for all, the axis along which "
+                    "it has them, and the same extents along others."
+                )
+
+    def _ordered(self, ports: Iterable[str]) -> list[str]:
+        """Those that the manifest names first, in its order."""
+        order = {name: at for at, name in enumerate(self.own)}
+        return sorted(ports, key=lambda port: order.get(port, len(order)))
 
     def declared(self) -> Ports:
         """The ports that the package must have."""
         sides = (self.ports.inputs, self.ports.outputs, self.ports.states)
-        return Ports(*(tuple(map(self._port, side)) for side in sides))
+        return Ports(*map(self._side, sides))
+
+    def _side(self, side: Sequence[Port]) -> tuple[Port, ...]:
+        made: dict[str, Port] = {}
+        known = {port.name: port for port in side}
+        for name in self._ordered(known):
+            port = self._port(known[name])
+            if (before := made.get(port.name)) is not None:
+                axis = self.own[name].join or 0
+                both = int(before.shape[axis]) + int(port.shape[axis])
+                shape = (*port.shape[:axis], both, *port.shape[axis + 1 :])
+                port = Port(port.name, shape)
+            made[port.name] = port
+        return tuple(made.values())
 
     def name(self, port: str) -> str:
         """What the package calls a port."""
@@ -234,7 +275,13 @@ class Renaming:
 
     def arrays(self, arrays: Arrays) -> dict[str, Array]:
         """The family's arrays as the package takes them."""
-        return {self.name(port): self._moved(port, array) for port, array in arrays.items()}
+        made: dict[str, Array] = {}
+        for port in self._ordered(arrays):
+            array, name = self._moved(port, arrays[port]), self.name(port)
+            if name in made:
+                array = np.concatenate([made[name], array], self.own[port].join)
+            made[name] = array
+        return made
 
     def family(self, arrays: Arrays) -> dict[str, Array]:
         """The package's arrays as the family has them; those of other names as they are."""
@@ -287,7 +334,7 @@ class RenamedLayout:
     def recurrent(self) -> Any:
         """As of the family, by the package's names; None where it does not tell."""
         told = trait(self._layout, "recurrent")
-        return None if told is None else tuple(map(self._names.name, told))
+        return None if told is None else tuple(dict.fromkeys(map(self._names.name, told)))
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
         """The package's inputs."""

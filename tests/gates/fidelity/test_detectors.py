@@ -74,7 +74,7 @@ def test_a_right_detector_is_green(reference: Path, tmp_path: Path) -> None:
     [
         ({"spoilt": -1.0}, "below min-cosine"),
         ({"spoilt": 0.1}, "below min-cosine"),
-        ({"iou": 0.5}, "not the declared one: part part2: iouThreshold 0.5 in place of 0.3"),
+        ({"iou": 0.5}, "not that of the reference: part part2: iouThreshold 0.5 in place of 0.3"),
         ({"confidence": 0.601}, "confidenceThreshold 0.601 in place of 0.6"),
         ({"per_class": False}, "perClass False in place of True"),
         ({"labels": ("cat", "bird", "dog")}, "cat, bird, dog in place of cat, dog, bird"),

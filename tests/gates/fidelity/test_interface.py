@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.gates.fidelity import Fidelity, judge
-from pytest_ane.gates.fidelity._measure import differences
-from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.gates.fidelity._interface import against_package, differences
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.make.shard import convert
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.records import DType, Feature, MLModel, Program
+from pytest_ane.mlprogram.records import Block, DType, Feature, Function, MLModel, Program
 from pytest_ane.models.families import Conversion, Port, Ports
 from tests.gates.fidelity.verdicts import GOOD
 
@@ -117,3 +117,87 @@ def test_what_is_there_and_not_declared(inputs: Any, ends: Any, difference: Any)
 def test_another_interface_is_red_though_every_number_is_right(interface: Any, status: str) -> None:
     verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
     assert verdict.status == status
+
+
+def against(mine: Feature, theirs: Feature, kind: str = "inputs") -> Any:
+    main = Function("main", "CoreML8", (), Block((), (), ()))
+    empty = MLModel("m", "m", 9, (), (), (), Program({"main": main}))
+    return against_package(*(replace(empty, **{kind: (side,)}) for side in (mine, theirs)))
+
+
+RGB = Feature("image", DType.UINT8, (48, 48), kind="image", color="RGB")
+KEYS = Feature("k", DType.FP16, (1, 2, 32, 8), kind="state")
+FIXED, WHOLE = replace(X, ranges=()), replace(X, dtype=DType.INT32)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "kind", "heeded", "rest"),
+    [
+        (X, X, "inputs", "", ""),
+        (replace(RGB, color="BGR"), RGB, "inputs", "image: BGR in place of RGB", ""),
+        (replace(RGB, color="BGR"), RGB, "outputs", "image: BGR in place of RGB", ""),
+        (replace(RGB, shape=(64, 48)), RGB, "inputs", "does not take the shape [48, 48]", ""),
+        (RGB, replace(X, name="image"), "inputs", "image: of kind image in place of tensor", ""),
+        # Core ML converts floats, and compression often makes them halves.
+        (X, replace(X, dtype=DType.FP32), "inputs", "", "input x: fp16 in place of fp32"),
+        (X, replace(X, dtype=DType.FP32), "outputs", "", "output x: fp16 in place of fp32"),
+        (WHOLE, X, "inputs", "input x: int32 in place of fp16", ""),
+        (replace(X, name="h"), X, "inputs", "input x: missing", ""),
+        (replace(X, name="h"), X, "outputs", "", ""),
+        (X, replace(X, optional=True), "inputs", "required in place of optional", ""),
+        (replace(X, optional=True), X, "inputs", "", ""),
+        (replace(X, optional=True, default=1.0), replace(X, optional=True, default=0.0), "inputs",
+         "default 1 in place of 0", ""),
+        (X, replace(X, ranges=((1, 1), (2, 2), (1, 8), (1, 1))), "inputs",
+         "1 to 4 in place of 1 to 8 along axis 2", ""),
+        (replace(X, ranges=((1, 1), (2, 2), (1, 8), (1, 1))), X, "inputs", "", ""),
+        # Fewer lengths than a range has, or a bound where there was none: as the ANE likes it.
+        (X, replace(X, ranges=((1, 1), (2, 2), (1, None), (1, 1))), "inputs", "",
+         "1 to 4 in place of 1 and more along axis 2"),
+        (FIXED, X, "inputs", "", "1 in place of 1 to 4 along axis 2"),
+        (replace(FIXED, enumerated=LENGTHS[:2]), X, "inputs", "", "1 to 2 in place of 1 to 4"),
+        (FIXED, replace(FIXED, enumerated=LENGTHS), "inputs", "",
+         "does not take the shape [1, 2, 2, 1], [1, 2, 3, 1], [1, 2, 4, 1]"),
+        (replace(FIXED, enumerated=LENGTHS[:3]), replace(FIXED, enumerated=LENGTHS), "inputs",
+         "does not take the shape [1, 2, 4, 1]", ""),
+        (replace(X, ranges=((1, 4),), shape=(1,)), X, "inputs", "rank 1 in place of 4", ""),
+        (replace(KEYS, shape=(1, 2, 16, 8)), KEYS, "states", "[1, 2, 16, 8] in place of [1, 2", ""),
+        (replace(KEYS, shape=(1, 2, 8, 32)), KEYS, "states", "", "state k: [1, 2, 8, 32] in pl"),
+        (replace(KEYS, name="kv"), KEYS, "states", "", ""),
+    ],
+)  # fmt: skip
+def test_what_a_reference_package_declares_otherwise(
+    mine: Feature, theirs: Feature, kind: str, heeded: str, rest: str
+) -> None:
+    for expected, found in zip((heeded, rest), against(mine, theirs, kind), strict=True):
+        assert expected in "; ".join(found)
+        assert bool(expected) == bool(found)
+
+
+def test_scale_and_bias_of_an_image_are_named(tmp_path: Path) -> None:
+    ct = import_coremltools()
+
+    def saved(name: str, **given: Any) -> MLModel:
+        image = ct.ImageType("image", (1, 3, 4, 4), **given)
+        with converter_notes():
+            traced = torch.jit.trace(nn.ReLU(), torch.zeros(1, 3, 4, 4))
+            model = ct.convert(traced, inputs=[image], skip_model_load=True)
+        model.save(str(tmp_path / f"{name}.mlpackage"))
+        return read_model(tmp_path / f"{name}.mlpackage")
+
+    scaled = saved("scaled", scale=1 / 255, bias=[-0.4, -0.5, -0.6])
+    assert against_package(scaled, scaled) == ((), ())
+    _, (scale, bias) = against_package(saved("plain"), scaled)
+    assert scale == "input image: scale 1 in place of 0.00392"
+    assert bias == "input image: bias 0 in place of -0.4, -0.5, -0.6"
+
+
+def test_a_difference_that_callers_must_heed_is_red_and_another_a_note() -> None:
+    verdict = judge(
+        Fidelity((GOOD,), True, {}, interface=("input i: BGR",), adapted=("output y: fp16",)),
+        FidelityPolicy(),
+        "m:s",
+    )
+    reason, note = (f.reason for f in verdict.findings)
+    assert reason == "The interface is not that of the reference: input i: BGR"
+    assert note == "The reference declares another interface: output y: fp16"

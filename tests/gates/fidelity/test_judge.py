@@ -15,6 +15,7 @@ from pytest_ane.gates.fidelity import Comparison, Fidelity, judge
 from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.gates.verdict import Cell, Verdict, Where
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.scales import Edge
 from pytest_ane.report.verdict import details, properties, row
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
@@ -177,12 +178,39 @@ def test_position_0_has_a_bound_that_follows(cosine: float) -> None:
     assert low.status == "passed"
 
 
-@given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(-1, 1))
+@given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(1e-9, 1))
 def test_passed_exactly_if_every_cosine_reaches_the_threshold(
     cosines: list[float], threshold: float
 ) -> None:
     verdict = of(comparison(*cosines), **{"min-cosine": threshold})
     assert (verdict.status == "passed") is all(c >= threshold for c in cosines)
+
+
+NORM = Edge(255.0, "overflows", "mul square: 6.6e+04")
+
+
+@pytest.mark.parametrize(
+    ("edge", "most", "status", "says"),
+    [
+        (None, None, "passed", ""),
+        (NORM, None, "passed", ""),
+        (NORM, 200, "passed", ""),
+        (NORM, 300, "failed", "reach 300, and from 255 on fp16 overflows (mul square: 6.6e+04)"),
+        (Edge(196.0, "departs"), 300, "failed", "from 196 on it departs from its reference"),
+        (Edge(65504.0), 65504, "passed", ""),
+        (None, 300, "unproven", "Inputs reach 300, and no probe is larger than 4.25"),
+        (None, 4, "passed", ""),
+    ],
+)
+def test_inputs_up_to_what_the_policy_says(
+    edge: Edge | None, most: float | None, status: str, says: str
+) -> None:
+    fidelity = Fidelity((GOOD,), True, {}, edge=edge)
+    verdict = judge(fidelity, FidelityPolicy(input_range=most), "m:s", own=True)
+    assert verdict.status == status
+    assert says in "".join(f.reason for f in verdict.findings)
+    shown = {f.label: f.value for f in verdict.figures if f.shown and f.name == "edge"}
+    assert shown == ({f"{edge.how} from": f"{edge.holds:g} x"} if edge and edge.how else {})
 
 
 @pytest.mark.parametrize(
@@ -221,7 +249,7 @@ def test_what_is_asked_decides(
     assert not broken.passes
     assert of(BLOCK, **{key: kept}).status == "passed"
     # NaN keeps no threshold, and beyond half of the signal none is offered.
-    mildest = -1 if key.startswith("min-") else 1e9
+    mildest = 0.01 if key.startswith("min-") else 1
     verdict = of(replace(BLOCK, **undefined), **{key: mildest})
     assert any(f.reason.endswith(f"; no {key} would have passed") for f in verdict.reasons)
     assert "would have passed" not in of(replace(BLOCK, **lost), **{key: limit}).reasons[0].reason
@@ -261,6 +289,7 @@ def test_outputs_have_thresholds_of_their_own() -> None:
     own = verdict.figure("cosine.min[z]")
     assert (own.value, own.limit) == (0.8, 0.8)
     assert verdict.values["cosine.min"] == 0.8
+    assert verdict.values["looser.z.min_cosine"] == "at least 0.8, default 0.97"
     (finding,) = of(GOOD, outputs={"Y": {"min-cosine": 0.5}}).reasons
     assert "'Y'" in finding.reason
 
@@ -289,8 +318,11 @@ def test_another_scale_is_red_and_an_error_budget_decides_by_itself() -> None:
     assert [f.figure for f in verdict.reasons] == ["relative_l2.max"]
     figure = verdict.figure("relative_l2.max")
     assert figure.limit == pytest.approx(2 * 0.03**0.5, abs=1e-4)
-    for policy in ({"max-relative-l2": 1}, {"min-cosine": 0.5}):
-        assert of(scaled, **policy).status == "passed"
+    assert of(scaled, **{"max-relative-l2": 1}).status == "passed"
+    assert of(scaled, **{"min-cosine": 0.5}).status == "failed"  # It loosens nothing else.
+    loose = of(GOOD, **{"max-relative-l2": 1, "min-contribution": 0.9})
+    assert loose.values["looser.max_relative_l2"] == "at most 1, default 0.3464"
+    assert "looser.min_contribution" not in loose.values
     pooled = Group((BLOCK,), pool=True, implied=False)
     assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
     assert Group((GOOD,), pool=False).limit(MIN_CONTRIBUTION, POLICY) is None
@@ -305,7 +337,7 @@ def test_a_contribution_that_the_residual_path_hides_or_doubles_is_red() -> None
     assert "off by 1 of itself, at most 0.69" in finding.reason
     assert of(replace(twice, relative=(0.02, 0.02))).status == "passed"
     assert of(replace(twice, residual=1000.0)).status == "passed"
-    assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": -1}).status == "passed"
+    assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": 0.1}).status == "failed"
 
 
 def errors(*relative: float) -> Sequence[Cell]:

@@ -125,6 +125,47 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
     np.testing.assert_array_equal(own.output({"out": np.ones((1, 4, 2, 1), np.float32)}), hidden)
 
 
+K, V = Port("k", (1, 2, 8, 4)), Port("v", (1, 2, 4, 8))
+STACKED = {
+    "v": OwnPort(name="kv", axes=(0, 1, 3, 2), join=0),
+    "k": OwnPort(name="kv", join=0),
+}
+
+
+def renaming(**own: OwnPort) -> Renaming:
+    return Renaming("m:L00", Ports((X,), (Y,), (K, V)), own)
+
+
+def test_two_caches_that_the_package_keeps_as_one() -> None:
+    """In the manifest's order, one of them transposed."""
+    names = renaming(**STACKED)
+    assert names.declared().states == (Port("kv", (2, 2, 8, 4)),)
+    k, v = (np.random.default_rng(0).standard_normal(port.shape) for port in (K, V))
+    (state,) = names.arrays({"k": k, "v": v}).values()
+    np.testing.assert_array_equal(state, np.concatenate([v.transpose(0, 1, 3, 2), k]))
+    family = AneLayout("gemma3", 4, recurrent=("k", "v"))
+    assert RenamedLayout(cast("Layout", family), names).recurrent == ("kv",)
+    (one,) = renaming(k=OwnPort(axes=(0, 3, 2, 1))).declared().states[:1]
+    assert one == Port("k", (1, 4, 8, 2))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"k": OwnPort(name="kv"), "v": OwnPort(name="kv")},
+        {"k": OwnPort(name="v")},
+        {"k": OwnPort(name="kv", join=0)},
+        {"k": OwnPort(name="kv", join=0), "v": OwnPort(name="kv", join=1)},
+        {"k": OwnPort(name="kv", join=0), "v": OwnPort(name="kv", join=0)},
+        {"x": OwnPort(name="kv", join=0), "y": OwnPort(name="kv", join=0)},
+        {"k": OwnPort(name="kv", join=7), "v": OwnPort(name="kv", axes=(0, 1, 3, 2), join=7)},
+    ],
+)
+def test_ports_that_no_package_can_have_as_one(own: dict[str, OwnPort]) -> None:
+    with pytest.raises(ManifestError, match="two or more states may be one of the package's"):
+        renaming(**own)
+
+
 def test_what_a_family_of_the_user_s_own_leaves_out() -> None:
     own = renamed(SimpleNamespace(width=4, sees="itself"))
     assert [trait(own, name) for name in TRAITS] == [None, 1.0, True, None]

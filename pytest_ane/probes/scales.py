@@ -1,0 +1,144 @@
+"""How large a package's inputs may grow before fp16, or its function, gives way.
+
+Inputs of which nobody says a range are drawn near 1. There a norm that squares in fp16, which
+overflows from 256 on, and values that are clipped at 100 show in nothing. So one probe is scaled,
+decade by decade up to fp16's range, and run by the CPU executor as typed and in float32; between
+the last decade that is right and the first that is not, the edge is found by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+
+from pytest_ane.backends import Runner
+from pytest_ane.backends.cpu import CpuBackend
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import Arrays
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.model import counterpart
+from pytest_ane.mlprogram.records import Pipeline
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.error_budget import run_cases, total_error
+from pytest_ane.probes.overflow import first_overflow
+
+SWEEP = 1
+"""Version of the sweep, raised when the same package gives another edge."""
+_DECADES = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, fp16.MAX)
+_STEPS = 10
+"""Halvings of a decade, to 0.2 %."""
+_ROUNDS, _DEPARTS = 0.1, 0.2
+"""Least error, relative to what the package adds, that is one: of rounding, as `max-rounding` has
+it, and of the function. Both may be twice what they are at the first two decades."""
+_WRONG = 0.7
+"""An error at those decades that allows no more of it later."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Up to which size of its largest input a package is right.
+
+    Attributes:
+        holds: the largest magnitude that was right; fp16's largest where all were.
+        how: what becomes of it beyond: `overflows`, `rounds` or `departs` from its reference.
+        op: the first operation that fp16 does not hold there, as of an `ErrorBudget`.
+    """
+
+    holds: float
+    how: str = ""
+    op: str = ""
+
+
+def find_edge(
+    package: Path, function: str | None, cases: Sequence[Case], reference: Path | None = None
+) -> Edge | None:
+    """The edge of a package, by the first probe with an input of unknown range; None without one.
+
+    Without a `reference` package only rounding is looked at. None as well where the runs do not fit
+    the memory or time that is allowed.
+    """
+    case = next((c for c in cases if c.kind == "gaussian" and _free(c)), None)
+    if case is None:
+        return None
+    try:
+        return _edge(package, function, case, reference)
+    except AneError:
+        return None
+
+
+def _edge(package: Path, function: str | None, case: Case, reference: Path | None) -> Edge:
+    typed, exact = (CpuBackend(p).load(package, function) for p in ("as-typed", "float32"))
+    oracle = None
+    if reference is not None:
+        oracle = CpuBackend("float32").load(reference, counterpart(reference, function))
+
+    @cache
+    def errors(size: float) -> tuple[float, float]:
+        scaled = _scaled(case, size)
+        rounding = _apart(scaled, exact, typed)
+        return rounding, 0.0 if oracle is None else _apart(scaled, oracle, exact)
+
+    first = [errors(size) for size in _DECADES[:2]]
+    known = (max(pair) for pair in zip(*first, strict=True))
+    bounds = [max(least, 2 * e if e < _WRONG else 0.0)
+              for least, e in zip((_ROUNDS, _DEPARTS), known, strict=True)]  # fmt: skip
+
+    def faults(size: float) -> list[bool]:
+        return [not e <= bound for e, bound in zip(errors(size), bounds, strict=True)]
+
+    good, bad = _between(lambda size: any(faults(size)))
+    if bad is None:
+        return Edge(good)
+    if not faults(bad)[0]:
+        return Edge(good, "departs")
+    model = typed.model
+    op = "" if isinstance(model, Pipeline) else first_overflow(model, [_scaled(case, bad)])
+    return Edge(good, "overflows" if op else "rounds", op)
+
+
+def _between(wrong: Callable[[float], bool]) -> tuple[float, float | None]:
+    """The largest size that is right, to three digits, and one above it that is wrong."""
+    at = next((i for i, size in enumerate(_DECADES) if wrong(size)), None)
+    if at is None:
+        return _DECADES[-1], None
+    low, high = _DECADES[at - 1] if at else 0.0, _DECADES[at]
+    for _ in range(_STEPS if at else 0):
+        middle = sqrt(low * high)
+        low, high = (low, middle) if wrong(middle) else (middle, high)
+    digits = 10.0 ** (len(str(int(low))) - 3)
+    return float(f"{low // digits * digits:.3g}"), high
+
+
+def _free(case: Case) -> list[str]:
+    """Inputs of which nobody says what they are drawn from."""
+    return [name for name, domain in case.domains.items() if domain.input is None]
+
+
+def _scaled(case: Case, size: float) -> Case:
+    """The probe with its inputs of unknown range scaled, so that the largest has this size."""
+    free = _free(case)
+    largest = max(float(np.abs(call[n]).max(initial=0.0)) for call in case.calls for n in free)
+
+    def scaled(call: Arrays) -> Arrays:
+        factor = np.float32(size / (largest or 1.0))
+        return {n: x * factor if n in free else x for n, x in call.items()}
+
+    calls = tuple(dict(scaled(call)) for call in case.calls)
+    return replace(case, calls=calls, input_max=size)
+
+
+def _apart(case: Case, right: Runner, other: Runner) -> float:
+    """How far a run is from another, relative to what that one adds; infinite beyond float32."""
+    (expected,) = run_cases(right, [case])
+    if not all(np.isfinite(rows).all() for rows in expected.rows.values()):
+        return inf
+    (run,) = run_cases(other, [case])
+    shared = {
+        n: x for n, x in expected.rows.items() if n in run.rows and run.rows[n].shape == x.shape
+    }
+    return total_error([replace(case, expected=shared)], [run]).greatest
