@@ -24,16 +24,14 @@ from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.pairing import Pair, pair_weights, same_values, typeless, weight_name
 from pytest_ane.mlprogram.records import MLModel, TensorType
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,
     Stage,
     Weight,
     bits_of,
-    constant_name,
     decompress,
-    find_weights,
-    plain_name,
 )
 
 _AT_ONCE = 1 << 18
@@ -107,7 +105,7 @@ class Distortion:
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """A package's weights against those of its uncompressed form, by name and shape.
+    """A package's weights against those of its uncompressed form, as `pair_weights` pairs them.
 
     Names of weights that the package lacks, or has besides, and of single numbers that differ by
     more than two steps of fp16.
@@ -132,46 +130,37 @@ def compare_weights(
     the uncompressed one. `ProgramError` or `ExecutionError` where a weight is not there, or cannot
     be decoded.
     """
-    originals, weights = _by_name(against), _by_name(model)
     known = errors or {}
     results: dict[str, Distortion] = {}
-    for (name, shape), places in weights.items():
-        exact = originals.get((name, shape), [])
-        for number, weight in enumerate(places if exact else ()):
-            original = exact[min(number, len(exact) - 1)]
-            errors_of = known.get(weight.weight.name)
-            made = distortion(model, weight, against, original, compression, errors_of)
-            worst = (results.get(name, made).row_error or 0) < (made.row_error or 0)
-            if name not in results or worst or not math.isfinite(made.sse):
-                results[name] = made
+    pairs = pair_weights(model, against)
+    for weight, original in pairs:
+        if weight is None or original is None:
+            continue
+        name = weight_name(weight)
+        made = distortion(
+            model, weight, against, original, compression, known.get(weight.weight.name)
+        )
+        worst = (results.get(name, made).row_error or 0) < (made.row_error or 0)
+        if name not in results or worst or not math.isfinite(made.sse):
+            results[name] = made
     return WeightComparison(
         tuple(results.values()),
-        _lacking(originals, weights),
-        _lacking(weights, originals),
+        _lacking(pairs, 0),
+        _lacking(pairs, 1),
         tuple(_changed(model, against)),
     )
 
 
-_Places = Mapping[tuple[str, tuple[int, ...]], list[ProgramWeight]]
+def _lacking(pairs: Sequence[Pair], side: int) -> tuple[str, ...]:
+    """Weights without a counterpart on a side, but for those that another function has there."""
+    met = {_key(weight) for pair in pairs if all(pair) and (weight := pair[1 - side])}
+    lacking = (pair[1 - side] for pair in pairs if pair[side] is None)
+    left = (w.weight for w in lacking if w is not None and _key(w) not in met)
+    return tuple(dict.fromkeys(weight.name for weight in left if weight.elements > _FEW))
 
 
-def _by_name(model: MLModel) -> _Places:
-    """By name and shape; one entry for each function that has it."""
-    places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
-    for weight in find_weights(model):
-        name = typeless(plain_name(constant_name(weight.operation)))
-        places.setdefault((name, weight.weight.shape), []).append(weight)
-    return places
-
-
-def typeless(name: str) -> str:
-    """A constant's name as a program in float32 has it; one in fp16 appends a suffix."""
-    return name.removesuffix("_to_fp16")
-
-
-def _lacking(of: _Places, by: _Places) -> tuple[str, ...]:
-    lacking = (places[0].weight for key, places in of.items() if key not in by)
-    return tuple(weight.name for weight in lacking if weight.elements > _FEW)
+def _key(weight: ProgramWeight) -> tuple[Any, ...]:
+    return weight_name(weight), weight.weight.shape
 
 
 def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
@@ -244,6 +233,10 @@ def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
         a = read_rows(values, rows.start, rows.stop, buffers[0, : rows.stop - start])
         b = read_rows(exact, rows.start, rows.stop, buffers[1, : rows.stop - start])
         with np.errstate(all="ignore"):
+            # A mask is a constant like any other: where it is the same, nothing is lost.
+            if not kind.stages and not (np.isfinite(a).all() and np.isfinite(b).all()):
+                same = same_values(a, b)
+                a[same] = b[same] = 0
             energy[rows] = squares(b)
             np.subtract(a, b, out=a)
             lost[rows] = squares(a)

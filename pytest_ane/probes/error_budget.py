@@ -1,10 +1,12 @@
 """The error budget of a shard: what its function, fp16 and its compression each cost.
 
-Three runs of the CPU executor tell them apart, on the probes of the fidelity gate:
+Runs of the CPU executor tell them apart, on the probes of the fidelity gate:
 
 - *algebra*: the uncompressed program in float32 against the reference. It has to be nearly nothing,
   whatever the model: both compute one function, so what differs is another function.
 - *rounding*: the uncompressed program as typed against itself in float32.
+- *program*: the compressed program with the uncompressed one's weights put in, against that one,
+  both in float32: of a package that somebody brought nobody else knows that they are one function.
 - *compression*: the compressed program against the uncompressed one, both in float32.
 
 An error is relative to what the shard *adds* to its residual path, position by position: the path
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.pairing import Restorer, same_program
 from pytest_ane.probes.cases import Case, Rows
 
 
@@ -109,7 +112,7 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-BUDGET_VERSION = 2
+BUDGET_VERSION = 3
 """Raised whenever the same programs and probes give another budget: part of every cache key."""
 _FLOAT32, _HALF = 2.0**-22, fp16.EPSILON
 """Of a sum's size, what rounding may take: of a few sums in float32, in fp16 of two, as a block
@@ -159,13 +162,18 @@ class ErrorBudget:
     """What a shard's errors are made of; a part is None where its program is missing.
 
     `overflow` is the first operation whose result fp16 does not hold, with its largest magnitude in
-    float32, `mul square_1: 4.1e+06`; empty where there is none.
+    float32, `mul square_1: 4.1e+06`; empty where there is none. `unpaired` are compressed weights
+    that the uncompressed program has no counterpart of, so that `program` is not known; `plain` is
+    that program's name, for people.
     """
 
     algebra: Error | None
     rounding: Error
     compression: Error | None
     overflow: str = ""
+    program: Error | None = None
+    unpaired: tuple[str, ...] = ()
+    plain: str = ""
 
 
 def measure_budget(
@@ -175,11 +183,13 @@ def measure_budget(
     *,
     function: str | None = None,
     against_itself: bool = False,
+    own: bool = False,
 ) -> ErrorBudget:
-    """The error budget of a shard on its probes, by three runs of the CPU executor.
+    """The error budget of a shard on its probes, by runs of the CPU executor.
 
     `compressed` is None where the artifact is the uncompressed package. With `against_itself` the
-    reference is the uncompressed package, so that there is no algebra to judge.
+    reference is the uncompressed package, so that there is no algebra to judge. An `own` one was
+    not compressed here, so its program is held to the uncompressed one.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")
@@ -191,7 +201,18 @@ def measure_budget(
         runs = _runs(compressed, function, cases, "float32")
         compression = _error(reference, runs, exact, _FLOAT32)
     overflow = _overflow(plain, plainly, cases) if rounding.greatest > _LARGE else ""
-    return ErrorBudget(algebra, rounding, compression, overflow)
+    budget = ErrorBudget(algebra, rounding, compression, overflow)
+    if compressed is None or not own:
+        return budget
+    model, original = read_model(compressed, function=function), read_model(plain, function=plainly)
+    restorer = Restorer(model, original)
+    put = [pair.name for pair in restorer.pairs if pair.weight.stages]
+    if restorer.absent:
+        return replace(budget, unpaired=restorer.absent)
+    if len(put) == len(restorer.pairs) and same_program(model, original, weights=False):
+        return replace(budget, program=Error(0.0, 0.0))
+    runner = CpuRunner(restorer.session(put, precision="float32"))
+    return replace(budget, program=_error(reference, [*run_cases(runner, cases)], exact, _FLOAT32))
 
 
 def total_error(cases: Sequence[Case], runs: Sequence[Run]) -> Error:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -22,15 +22,15 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
-from pytest_ane.make.record import PACKAGE
+from pytest_ane.make.record import PACKAGE, uncompressed_package
 from pytest_ane.make.shard import artifact_key, converted_package
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
-from pytest_ane.mlprogram.digests import key_digest, remembered, tree_digest
+from pytest_ane.mlprogram.digests import file_digest, key_digest, remembered, tree_digest
 from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
-from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.model import read_any, read_model
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
@@ -61,6 +61,11 @@ _NO_PACKAGE = (
     "no uncompressed program is named, so algebra and compression could not be told apart; add "
     'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
 )
+
+
+def _digest(path: Path) -> str:
+    """Of a package, or a file of golden tensors."""
+    return tree_digest(path) if path.is_dir() else file_digest(path)
 
 
 def default_backend() -> BackendName:
@@ -273,10 +278,9 @@ class Project:
     def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
         """Of a shard that is built; `plain` is converted once more where it is gone and needed."""
         model = self.model(shard.model)
-        asked = isinstance(model, OpenModel) and shard.probes.of_prompts
         key = {
             "artifact": artifact_key(shard, model.identity),
-            "prompts": model.prompt_spec if asked and isinstance(model, OpenModel) else [],
+            "prompts": self._prompts(shard),
         }
 
         def measured() -> ErrorBudget:
@@ -287,6 +291,10 @@ class Project:
 
         return self._kept_budget(shard, key, measured)
 
+    def _prompts(self, shard: Shard) -> Any:
+        model = self.model(shard.model)
+        return model.prompt_spec if isinstance(model, OpenModel) and shard.probes.of_prompts else []
+
     def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
         """What function, fp16 and compression each cost a shard, or why nobody can tell."""
         if shard.reference == "none":
@@ -295,31 +303,51 @@ class Project:
             return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
-        # An artifact without compressed weights may have been made of ones that were: who knows
-        # that it is its own uncompressed form names it.
-        if (plain := shard.uncompressed) is None:
+        program = read_model(artifact.path, function=shard.function)
+        if (plain := uncompressed_package(shard, artifact, program)) is None:
+            plain = self.converted(shard)
+        if plain is None:
             return _NO_PACKAGE
-        reference = shard.reference if isinstance(shard.reference, Path) else None
-        digest = tree_digest(plain)
-        itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
         own = shard.reference == "float32"
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        told, digest = reference and _digest(reference), tree_digest(plain)
         key = {
             "artifact": artifact.digest,
-            "uncompressed": digest,
-            "reference": reference and tree_digest(reference),
-            "source": self.model(shard.model).identity if own else {},
+            "uncompressed": [digest, plain.name],
+            "reference": told,
+            "source": self.model(shard.model).identity if own or shard.family else {},
+            "prompts": self._prompts(shard) if own else [],
             **({"function": shard.function} if shard.function else {}),
         }
+        named = plain.name if plain in (shard.uncompressed, reference) else "its family's own"
 
         def measured() -> ErrorBudget:
             compressed = None if digest == artifact.digest else artifact.path
             # A reference in fp16 is rounded too: in float32 it is held to the same bound.
             cases = self.cases(shard, artifact, CpuBackend("float32"))
-            return measure_budget(
-                plain, compressed, cases, function=shard.function, against_itself=itself
-            )
+            budget = measure_budget(
+                plain, compressed, cases, function=shard.function, against_itself=told == digest,
+                own=True,
+            )  # fmt: skip
+            return replace(budget, plain=named)
 
         return self._kept_budget(shard, key, measured)
+
+    def converted(self, shard: Shard) -> Path | None:
+        """What its family makes of a shard that the user brought, uncompressed; else None.
+
+        It is built as any other, so that what the package holds is compared with what it should.
+        """
+        if shard.artifact is None or shard.reference != "float32" or not shard.family:
+            return None
+        asked = {"artifact": None, "uncompressed": None, "compression": Uncompressed()}
+        model = self.model(shard.model)
+        return build_shard(
+            shard.model_copy(update=asked),
+            self.cache,
+            identity=model.identity,
+            model=lambda: self._buildable(shard.model),
+        ).path
 
     def _kept_budget(
         self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
@@ -436,6 +464,10 @@ class OpenShard:
     def ports(self) -> Ports | None:
         """What its family or builder declares."""
         return self.project.ports(self.shard)
+
+    def converted(self) -> Path | None:
+        """What its family makes of it, uncompressed."""
+        return self.project.converted(self.shard)
 
 
 def read_project(

@@ -30,7 +30,7 @@ from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.mlprogram.weights import SPARSE, Census, Stage, Weight
 
-_COMPARED = ("build", "uncompressed", "reference")
+_COMPARED = ("build", "uncompressed", "family", "reference")
 """What weights are compared with to be judged: the program before compression."""
 _ROW = 4.0
 """What a row, an output channel, may cost of what its scheme needs. A row of a k-means table that

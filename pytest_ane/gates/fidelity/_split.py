@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ane.gates.fidelity._records import Fidelity
-from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited, some
+from pytest_ane.gates.verdict import (
+    Figure,
+    Finding,
+    Limits,
+    Where,
+    bounds,
+    counted,
+    limited,
+    some,
+)
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error
@@ -28,6 +37,7 @@ def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure
     limits = split_limits(policy)
     for name, error in (
         ("algebra", budget.algebra),
+        ("program", budget.program),
         ("rounding", budget.rounding),
         ("compression error", budget.compression),
         ("total error", fidelity.total),
@@ -47,6 +57,8 @@ def split_limits(policy: FidelityPolicy) -> Limits:
         "below",
         algebra__max=policy.max_algebra,
         algebra__rms=policy.max_algebra / _RMS,
+        program__max=policy.max_algebra,
+        program__rms=policy.max_algebra / _RMS,
         rounding__max=policy.max_rounding,
         rounding__rms=policy.max_rounding / _RMS,
     )
@@ -60,6 +72,20 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
     if wrong and budget.algebra is not None:
         reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
         yield _finding(budget.algebra, reason, "algebra", policy.max_algebra)
+    if _is_broken(budget.program, policy.max_algebra) and budget.program is not None:
+        wrong = True
+        reason = f"wrong function: with the weights of {budget.plain} put in, in float32, "
+        reason += f"{_off(budget.program, shard)}"
+        yield _finding(budget.program, reason, "program", policy.max_algebra)
+    if budget.unpaired:
+        count, named = counted(len(budget.unpaired), "compressed weight"), some(budget.unpaired, 3)
+        yield Finding(
+            "unproven",
+            f"Whether its function is that of {budget.plain} is not known: {count} ({named}) have "
+            "no counterpart there",
+            remedy='name the program that was compressed: uncompressed = "x-fp16.mlpackage", '
+            "converted from the same module with the same operations",
+        )
     if _is_broken(budget.rounding, policy.max_rounding):
         cause = f"overflows from {budget.overflow} on" if budget.overflow else "rounds too much"
         right = "" if wrong else ", and the same program is right in float32"

@@ -68,6 +68,21 @@ def test_a_wrong_function(algebra: Error, sentence: str) -> None:
     assert sentence in first(algebra=algebra)
 
 
+def test_another_program_than_that_which_is_named() -> None:
+    plain = replace(BUDGET, plain="fp16.mlpackage")
+    v = verdict(replace(plain, program=wrong(0.03, 0.01)))
+    assert v.status == "failed"
+    assert v.reasons[0].reason.startswith(
+        "wrong function: with the weights of fp16.mlpackage put in, in float32, 0.03 of what L01 "
+        "adds is wrong"
+    )
+    assert verdict(replace(plain, program=SMALL)).status == "passed"
+    unknown = verdict(replace(plain, unpaired=("w", "v")))
+    assert unknown.status == "unproven"
+    assert "2 compressed weights (w, v) have no counterpart there" in unknown.reasons[0].reason
+    assert "uncompressed = " in unknown.reasons[0].remedy
+
+
 def test_what_fp16_does_not_hold() -> None:
     reason = first(rounding=wrong(1.0, 0.4), overflow="mul square: 2.5e+05")
     assert reason.startswith("fp16 overflows from mul square: 2.5e+05 on: 1 of what L01 adds")
