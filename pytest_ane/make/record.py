@@ -110,10 +110,10 @@ def weights_against(
         return ("build", record.weights) if same else ("changed", WeightComparison())
     plain = uncompressed_package(shard, artifact, program)
     if shard.uncompressed is None and converted is not None:
-        return "family", compare_weights(program, read_model(converted), shard.compression)
+        return "family", _compared(program, read_model(converted), shard)
     compressed = {weight.name for weight in take_census(program).weights if weight.stages}
     if plain is not None and plain != artifact.path:
-        weights = compare_weights(program, _read(plain, shard), shard.compression)
+        weights = _compared(program, _read(plain, shard), shard)
         if shard.uncompressed is not None:
             return "uncompressed", weights
         if compressed.isdisjoint(weights.extra):
@@ -122,6 +122,10 @@ def weights_against(
     if (reference := _reference_package(shard)) is not None:
         weights = compare_weights(program, _read(reference, shard))
     return ("nothing" if compressed else "itself"), WeightComparison(weights.distortions)
+
+
+def _compared(program: MLModel, plain: MLModel, shard: Shard) -> WeightComparison:
+    return compare_weights(program, plain, shard.compression, own=True)
 
 
 def _reference_package(shard: Shard) -> Path | None:

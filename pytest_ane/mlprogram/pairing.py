@@ -149,20 +149,25 @@ def _alike(
     return ((a[i], b[j]) for i, j in at)
 
 
-def same_program(model: MLModel, other: MLModel, *, weights: bool = True) -> bool:
-    """Whether the chosen functions compute the same, operation by operation, whatever their names.
+def same_form(model: MLModel, other: MLModel) -> bool:
+    """Whether two programs are the same, operation by operation, but for names and for weights.
 
-    Without `weights` any two that are counterparts are taken for the same, compressed or not.
+    Weights that are counterparts are taken for the same, compressed or not.
     """
-    declared = [a.inputs + a.outputs + a.states for a in (model, other)]
-    if declared[0] != declared[1]:
-        return False
     marks: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-    for number, pair in enumerate([] if weights else pair_weights(model, other)):
+    for number, pair in enumerate(pair_weights(model, other)):
         for mark, each in zip(marks, pair, strict=True):
             if each is not None:
                 mark[each.operation.outputs[0].name] = ("weight", number)
     return _form(model, marks[0]) == _form(other, marks[1])
+
+
+def program_digest(model: MLModel) -> str:
+    """SHA-256 of what the chosen function computes, weights included, whatever names it has inside.
+
+    Descriptions and metadata have no part in it, nor has where weights lie in the package.
+    """
+    return hashlib.sha256(repr(_form(model, {})).encode()).hexdigest()
 
 
 def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
@@ -197,7 +202,8 @@ def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
         return lines, [value(Ref(name)) for name in block.outputs]
 
     known.update({named.name: ("input", named.name) for named in model.main.inputs})
-    return [model.main.opset, body(model.main.block)]
+    declared = [*model.inputs, *model.outputs, *model.states]
+    return [declared, model.main.opset, body(model.main.block)]
 
 
 def _constant(model: MLModel, value: Value) -> tuple[str, str]:

@@ -29,15 +29,21 @@ from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncomp
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import file_digest, key_digest, remembered, tree_digest
-from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
-from pytest_ane.mlprogram.model import read_any, read_model
+from pytest_ane.mlprogram.errors import AneError, CacheError, GoldenError, ProgramError, SourceError
+from pytest_ane.mlprogram.model import counterpart, read_any, read_model
+from pytest_ane.mlprogram.pairing import program_digest
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
-from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
+from pytest_ane.probes.error_budget import (
+    BUDGET_VERSION,
+    ErrorBudget,
+    measure_budget,
+    measure_loss,
+)
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
@@ -66,6 +72,14 @@ _NO_PACKAGE = (
 def _digest(path: Path) -> str:
     """Of a package, or a file of golden tensors."""
     return tree_digest(path) if path.is_dir() else file_digest(path)
+
+
+def identities(package: Path, function: str | None = None) -> tuple[str, ...]:
+    """What a package is: the digest of its files, and of what it computes if it is no pipeline."""
+    named, model = [f"digest {tree_digest(package)[:12]}"], read_any(package, function=function)
+    if not isinstance(model, Pipeline):
+        named.append(f"program {program_digest(model)[:12]}")
+    return tuple(named)
 
 
 def default_backend() -> BackendName:
@@ -306,30 +320,32 @@ class Project:
         program = read_model(artifact.path, function=shard.function)
         if (plain := uncompressed_package(shard, artifact, program)) is None:
             plain = self.converted(shard)
-        if plain is None:
+        if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
         reference = shard.reference if isinstance(shard.reference, Path) else None
-        told, digest = reference and _digest(reference), tree_digest(plain)
+        told, digest = reference and _digest(reference), plain and tree_digest(plain)
         key = {
             "artifact": artifact.digest,
-            "uncompressed": [digest, plain.name],
+            "uncompressed": plain and [digest, plain.name],
             "reference": told,
             "source": self.model(shard.model).identity if own or shard.family else {},
             "prompts": self._prompts(shard) if own else [],
             **({"function": shard.function} if shard.function else {}),
         }
-        named = plain.name if plain in (shard.uncompressed, reference) else "its family's own"
 
         def measured() -> ErrorBudget:
-            compressed = None if digest == artifact.digest else artifact.path
             # A reference in fp16 is rounded too: in float32 it is held to the same bound.
             cases = self.cases(shard, artifact, CpuBackend("float32"))
+            if plain is None:
+                return measure_loss(artifact.path, cases, shard.function)
+            compressed = None if digest == artifact.digest else artifact.path
+            named = plain in (shard.uncompressed, reference)
             budget = measure_budget(
                 plain, compressed, cases, function=shard.function, against_itself=told == digest,
                 own=True,
             )  # fmt: skip
-            return replace(budget, plain=named)
+            return replace(budget, plain=plain.name if named else "its family's own")
 
         return self._kept_budget(shard, key, measured)
 
@@ -387,8 +403,21 @@ class Project:
         if shard.golden is not None:
             model = self.model(shard.model) if shard.family else None
             layout = model.layout(shard) if isinstance(model, OpenModel) else None
-            return golden_cases(read_golden(shard.golden), shard, layout, backend, artifact.path)
+            golden = read_golden(shard.golden)
+            if any(each in golden.origin for each in identities(artifact.path, shard.function)):
+                raise GoldenError(
+                    f"{shard.golden}: was recorded from {shard.qualified} itself, so comparing "
+                    "proves nothing; record the float32 module, or the program before compression."
+                )
+            return golden_cases(golden, shard, layout, backend, artifact.path)
         reference = shard.reference if isinstance(shard.reference, Path) else None
+        if reference is not None and reference.exists():
+            mine = {*identities(artifact.path, shard.function)}
+            if mine & {*identities(reference, counterpart(reference, shard.function))}:
+                raise ProgramError(
+                    f"{reference}: the reference is the artifact itself, whatever else its package "
+                    "says, so comparing proves nothing; name an uncompressed package, or 'none'."
+                )
         return package_cases(
             backend, artifact.path, reference, shard.probes, shard.inputs, shard.function
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from pytest_ane.probes.cases import Case, package_case
 from pytest_ane.probes.error_budget import (
     Error,
     ErrorBudget,
+    Loss,
     Run,
     measure_budget,
+    measure_loss,
     run_cases,
     total_error,
+    unexplained,
 )
 from tests.backends.coreml.test_runner import counter
 
@@ -263,3 +267,36 @@ def test_squares_that_overflow_are_rounding_and_named(packages: dict[str, Path])
 def test_of_the_reference_itself_there_is_no_algebra(packages: dict[str, Path]) -> None:
     b = measure_budget(packages["right"], None, cases(packages, 1.0), against_itself=True)
     assert b.algebra is None
+
+
+@pytest.mark.parametrize("bits", [4, 6, 8])
+def test_what_a_file_loses_it_tells_itself(packages: dict[str, Path], bits: int) -> None:
+    """Nothing is known but golden tensors: the compressed package and what it should give."""
+    found = measure_loss(palettized(packages["right"], bits), cases(packages, 1.0))
+    assert found.loss is not None
+    assert found.beyond < 1
+    assert 0.5 < found.loss.rms / found.explained < 1.5
+
+
+@pytest.mark.parametrize(("gain", "bits", "least"), [(1.1, 6, 1.7), (1.1, 8, 3), (0.5, 4, 3)])
+def test_another_function_is_more_than_the_file_can_lose(
+    packages: dict[str, Path], tmp_path: Path, gain: float, bits: int, least: float
+) -> None:
+    wrong = palettized(package(tmp_path / "wrong.mlpackage", gain=gain), bits)
+    assert measure_loss(wrong, cases(packages, 1.0)).beyond > least
+
+
+def test_what_is_compared_with_itself_loses_nothing(packages: dict[str, Path]) -> None:
+    small = palettized(packages["right"])
+    (case,) = cases(packages, 1.0)
+    (run,) = run_cases(CpuBackend("float32").load(small), [case])
+    found = measure_loss(small, [replace(case, expected=run.rows)])
+    assert found.loss is not None
+    assert found.loss.rms == 0 < found.explained
+
+
+def test_a_loss_that_is_not_finite_is_beyond_everything() -> None:
+    one = rows(0).astype(np.float64)
+    draws = one + 0.1 * np.stack([rows(i) for i in range(1, 5)])
+    assert unexplained(Loss(one, one, draws, 0 * one))[1] < 1
+    assert unexplained(Loss(one, one * np.nan, draws, 0 * one))[1] == math.inf

@@ -85,7 +85,8 @@ class FidelityGate(Gate[Fidelity]):
             )
         elif ports is not None:
             interface = differences(only_program(program), ports, shard.max_tokens)
-        covered = (*coverage(program, cases), *_lost(context))
+        covered = coverage(program, cases, golden=shard.golden is not None)
+        covered = (*covered, *_lost(context))
         return replace(measurement, coverage=covered, interface=interface)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:

@@ -19,7 +19,7 @@ from pytest_ane.gates.verdict import (
 )
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
-from pytest_ane.probes.error_budget import Error
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 DEVICE_ROUNDING = 0.03
 """Root mean square that rounding may take where another machine adds up: fp16 noise of 1 to 4 ulp
@@ -28,6 +28,11 @@ _RMS = 10
 """How many times smaller than any position's error that of all must be, as a root mean square."""
 _GAIN = 0.02
 """From this difference from 1 a gain is named."""
+_RED, _MOST = 1.7, 0.5
+"""Times what right packages reach, beyond which an error is no compression's, unless that explains
+the second, as a share of what the shard adds."""
+_ITSELF = 5
+"""How many times less than that nothing is lost but what is compared with itself."""
 _NAMED = 5
 
 
@@ -40,7 +45,8 @@ def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure
         ("program", budget.program),
         ("rounding", budget.rounding),
         ("compression error", budget.compression),
-        ("total error", fidelity.total),
+        ("loss", budget.loss),
+        ("total error", fidelity.total if budget.loss is None else None),
     ):
         if error is not None:
             key = name.replace(" ", "_")
@@ -68,6 +74,9 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
     if (budget := fidelity.budget) is None:
         return
     shard, total = subject.rpartition(":")[2], fidelity.total
+    if budget.loss is not None:
+        yield from _unexplained(budget, budget.loss, policy, shard)
+        total = None
     wrong = _is_broken(budget.algebra, policy.max_algebra)
     if wrong and budget.algebra is not None:
         reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
@@ -96,6 +105,29 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         off = f"the output is off by {total.rms:.2g} of {_what(total, shard)} (rms)"
         reason = f"the run: {off}, and {parts} explain {allowed:.2g}"
         yield _finding(total, reason, "total_error", math.inf)
+
+
+def _unexplained(
+    budget: ErrorBudget, loss: Error, policy: FidelityPolicy, shard: str
+) -> Iterator[Finding]:
+    """What is off in float32, against what compression of this file can lose.
+
+    What algebra allows is nothing; of a compression that loses half of everything, and more,
+    nothing can be told. One that loses far less than it must was compared with itself.
+    """
+    itself = _ITSELF * max(loss.rms, policy.max_algebra / _RMS) < budget.explained
+    beyond = budget.beyond > 1 and _is_broken(loss, policy.max_algebra)
+    explained = f"its tables and scales explain {budget.explained:.2g} (rms)"
+    reason = f"{_off(loss, shard)}, and {explained}"
+    if beyond and budget.beyond > _RED and budget.explained < _MOST:
+        reason = f"wrong function: no compression of this file loses that much: {reason}"
+        yield _finding(loss, reason, "loss", math.inf)
+    elif beyond or itself:
+        what = "the golden tensors are as the package itself gives them" if itself else ""
+        reason = f"{what or 'compression may not be all of it'}: {reason}"
+        remedy = 'name the program before compression: uncompressed = "x-fp16.mlpackage"'
+        finding = _finding(loss, reason, "loss", math.inf)
+        yield replace(finding, severity="unproven", remedy=remedy)
 
 
 def _is_broken(error: Error | None, most: float) -> bool:

@@ -83,6 +83,36 @@ def test_another_program_than_that_which_is_named() -> None:
     assert "uncompressed = " in unknown.reasons[0].remedy
 
 
+ALONE = replace(BUDGET, algebra=None, compression=None, loss=wrong(0.4, 0.1), explained=0.05)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "status", "says"),
+    [
+        (0.9, "passed", ""),
+        (1.2, "unproven", "compression may not be all of it: 0.4 of what L01 adds is wrong, and "
+         "its tables and scales explain 0.05 (rms)"),
+        (2.0, "failed", "wrong function: no compression of this file loses that much: 0.4 of what"),
+    ],
+)  # fmt: skip
+def test_golden_tensors_alone(beyond: float, status: str, says: str) -> None:
+    v = verdict(replace(ALONE, beyond=beyond))
+    assert v.status == status
+    assert all(finding.reason.startswith(says) for finding in v.reasons)
+    if status == "unproven":
+        assert v.reasons[0].remedy.endswith('uncompressed = "x-fp16.mlpackage"')
+
+
+def test_of_tables_that_explain_everything_nothing_can_be_told() -> None:
+    assert verdict(replace(ALONE, explained=0.7, beyond=2.0)).status == "unproven"
+
+
+def test_golden_tensors_that_the_package_gave_itself() -> None:
+    v = verdict(replace(ALONE, loss=wrong(0.001, 0.0005)))
+    assert v.status == "unproven"
+    assert v.reasons[0].reason.startswith("the golden tensors are as the package itself gives them")
+
+
 def test_what_fp16_does_not_hold() -> None:
     reason = first(rounding=wrong(1.0, 0.4), overflow="mul square: 2.5e+05")
     assert reason.startswith("fp16 overflows from mul square: 2.5e+05 on: 1 of what L01 adds")
