@@ -255,19 +255,16 @@ def measure_loss(package: Path, cases: Sequence[Case], function: str | None = No
             others[weight.operation] = values + spread(model, weight, values) * noise
         runner = CpuRunner(Session(model, "float32", 0, overrides=others))
         draws.append([*run_cases(runner, cases)])
-    by_output: dict[str, list[Loss]] = {}
-    for i, ref in enumerate(reference):
-        for name, expected in ref.case.expected.items():
-            rows = (expected, exact[i].rows[name], *(runs[i].rows[name] for runs in draws))
-            answer, mine, *others_ = (np.asarray(each, np.float64) for each in rows)
-            made = np.stack([*map(ref.case.compared, others_)])
-            path = ref.case.compared(ref.paths[name])
-            by_output.setdefault(name, []).append(
-                Loss(ref.case.compared(answer), ref.case.compared(mine), made, path)
+    losses: dict[tuple[str, int], list[Loss]] = {}
+    for ref, mine, *made in zip(reference, exact, *draws, strict=True):
+        for name in _known(ref.case, mine):
+            rows = (ref.case.expected, mine.rows, ref.paths, *(run.rows for run in made))
+            expected, actual, path, *drawn = (
+                ref.case.compared(np.asarray(each[name], np.float64)) for each in rows
             )
-    told = [
-        unexplained(Loss(*map(_joined, zip(*each, strict=True)))) for each in by_output.values()
-    ]
+            loss = Loss(expected, actual, np.stack(drawn), path)
+            losses.setdefault((name, expected.shape[1]), []).append(loss)
+    told = [unexplained(Loss(*map(_joined, zip(*each, strict=True)))) for each in losses.values()]
     return ErrorBudget(
         None, _error(reference, typed, exact, _HALF), None,
         loss=_error(reference, exact, None, _FLOAT32),
@@ -283,6 +280,15 @@ class Loss(NamedTuple):
     actual: DoubleArray
     draws: DoubleArray
     path: DoubleArray
+
+
+def _known(case: Case, *runs: Run | None) -> list[str]:
+    """Outputs of the reference that runs have too, in its shape; the gate says which they lack."""
+    return [
+        name
+        for name, rows in case.expected.items()
+        if all(getattr(r.rows.get(name), "shape", None) == rows.shape for r in runs if r)
+    ]
 
 
 def _joined(parts: Sequence[DoubleArray]) -> DoubleArray:
@@ -393,7 +399,7 @@ def _error(
     every = [
         _rows(ref, name, mine.rows, ref.case.expected if other is None else other.rows, epsilon)
         for ref, mine, other in zip(reference, runs, others, strict=True)
-        for name in ref.case.expected
+        for name in _known(ref.case, mine, other)
     ]
     if not every:
         return Error(math.inf, math.inf)
