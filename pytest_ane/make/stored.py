@@ -37,16 +37,14 @@ def stored_steps(model: MLModel, weight: ProgramWeight) -> tuple[Step, ...]:
     if stage.is_palette:
         kind = "per_grouped_channel" if grouped else "per_tensor"
         mode = "uniform" if _is_even(model, weight) else "kmeans"
-        asked = {"mode": mode, "nbits": stage.nbits, "granularity": kind, "weight_threshold": 0}
-        return (Palettize.model_construct(**asked),)
+        return (Palettize.model_construct(mode=mode, nbits=stage.nbits, granularity=kind),)
     if not stage.is_quantization or stage.nbits not in (4, 8):
         return ()
     kind = "per_block" if stage.blocks > 1 else "per_channel" if grouped else "per_tensor"
     offset = {"offset", "zero_point"} & constants_of(weight.operation, weight.producers).keys()
     mode = "linear" if offset else "linear_symmetric"
     dtype = f"{'u' * bool(offset)}int{stage.nbits}"
-    asked = {"mode": mode, "dtype": dtype, "granularity": kind, "weight_threshold": 0}
-    return (Linear.model_construct(**asked),)
+    return (Linear.model_construct(mode=mode, dtype=dtype, granularity=kind),)
 
 
 def _is_even(model: MLModel, weight: ProgramWeight) -> bool:

@@ -57,14 +57,13 @@ def pair_weights(model: MLModel, other: MLModel) -> list[Pair]:
 
     Functions are paired by name; one that the other program lacks is held against its main one.
     """
-    pairs: list[Pair] = []
-    theirs = _by_function(other)
+    theirs, pairs = _by_function(other), list[Pair]()
     for name, mine in _by_function(model).items():
-        pairs += _paired(mine, theirs.get(name) or theirs.get(other.main.name, []))
-    met = {id(b.weight.operation) for _, b in pairs if b is not None}
-    left = (each for every in theirs.values() for each in every)
-    found = [(a and a.weight, b and b.weight) for a, b in pairs]
-    return found + [(None, each.weight) for each in left if id(each.weight.operation) not in met]
+        others = theirs.get(name) or theirs.get(other.main.name, [])
+        pairs += [(a.weight, b and b.weight) for a, b in _paired(mine, others)]
+    met = {b.operation for _, b in pairs if b is not None}
+    left = (each.weight for every in theirs.values() for each in every)
+    return [*pairs, *((None, weight) for weight in left if weight.operation not in met)]
 
 
 def weight_name(weight: ProgramWeight) -> str:
@@ -187,7 +186,7 @@ def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
         return known.get(argument.name, argument.name)
 
     def line(op: Operation) -> Any:
-        given = {key: [*map(value, arguments)] for key, arguments in op.inputs.items()}
+        given: dict[str, Any] = {key: [*map(value, each)] for key, each in op.inputs.items()}
         given |= {k: _constant(model, v) for k, v in op.attributes.items() if k != "name"}
         types = [str(out.type) for out in op.outputs]
         return op.op, sorted(given.items(), key=itemgetter(0)), types, [*map(body, op.blocks)]
@@ -209,7 +208,7 @@ def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
 def _constant(model: MLModel, value: Value) -> tuple[str, str]:
     if not isinstance(value.data, Blob | np.ndarray):
         return str(value.type), repr(value.data)
-    return str(value.type), hashlib.sha256(packed(model, value)).hexdigest()
+    return str(value.type), hashlib.sha256(packed(model, value).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
