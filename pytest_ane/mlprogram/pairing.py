@@ -60,7 +60,7 @@ def pair_weights(model: MLModel, other: MLModel) -> list[Pair]:
     theirs, pairs = _by_function(other), list[Pair]()
     for name, mine in _by_function(model).items():
         others = theirs.get(name) or theirs.get(other.main.name, [])
-        pairs += [(a.weight, b and b.weight) for a, b in _paired(mine, others)]
+        pairs += [(a.weight, b.weight if b else None) for a, b in _paired(mine, others)]
     met = {b.operation for _, b in pairs if b is not None}
     left = (each.weight for every in theirs.values() for each in every)
     return [*pairs, *((None, weight) for weight in left if weight.operation not in met)]
