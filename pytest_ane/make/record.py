@@ -16,6 +16,7 @@ from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mlprogram.digests import files_digest, tree_bytes, tree_files
 from pytest_ane.mlprogram.errors import BuildError, CacheError
 from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.pairing import same_form
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import take_census
 
@@ -109,9 +110,13 @@ def weights_against(
         same = record.digest == artifact.digest
         return ("build", record.weights) if same else ("changed", WeightComparison())
     plain = uncompressed_package(shard, artifact, program)
-    if shard.uncompressed is None and converted is not None:
-        return "family", _compared(program, read_model(converted), shard)
     compressed = {weight.name for weight in take_census(program).weights if weight.stages}
+    if shard.uncompressed is None and converted is not None:
+        own = read_model(converted)
+        if same_form(program, own):
+            return "family", _compared(program, own, shard)
+        if compressed:  # Another conversion, whose weights may be scaled or folded otherwise.
+            return "family", WeightComparison(extra=tuple(sorted(compressed)))
     if plain is not None and plain != artifact.path:
         weights = _compared(program, _read(plain, shard), shard)
         if shard.uncompressed is not None:

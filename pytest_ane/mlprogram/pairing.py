@@ -151,7 +151,7 @@ def _alike(
 def same_form(model: MLModel, other: MLModel) -> bool:
     """Whether two programs are the same, operation by operation, but for names and for weights.
 
-    Weights that are counterparts are taken for the same, compressed or not.
+    Weights that are counterparts are taken for the same, compressed or not; inputs by their order.
     """
     marks: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for number, pair in enumerate(pair_weights(model, other)):
@@ -166,7 +166,8 @@ def program_digest(model: MLModel) -> str:
 
     Descriptions and metadata have no part in it, nor has where weights lie in the package.
     """
-    return hashlib.sha256(repr(_form(model, {})).encode()).hexdigest()
+    declared = [*model.inputs, *model.outputs, *model.states]
+    return hashlib.sha256(repr((declared, _form(model, {}))).encode()).hexdigest()
 
 
 def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
@@ -200,9 +201,8 @@ def _form(model: MLModel, marks: Mapping[str, Any]) -> list[Any]:
                 known.update({out.name: next(computed) for out in op.outputs})
         return lines, [value(Ref(name)) for name in block.outputs]
 
-    known.update({named.name: ("input", named.name) for named in model.main.inputs})
-    declared = [*model.inputs, *model.outputs, *model.states]
-    return [declared, model.main.opset, body(model.main.block)]
+    known.update({named.name: ("input", i) for i, named in enumerate(model.main.inputs)})
+    return [model.main.opset, body(model.main.block)]
 
 
 def _constant(model: MLModel, value: Value) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -31,7 +31,7 @@ from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import file_digest, key_digest, remembered, tree_digest
 from pytest_ane.mlprogram.errors import AneError, CacheError, GoldenError, ProgramError, SourceError
 from pytest_ane.mlprogram.model import counterpart, read_any, read_model
-from pytest_ane.mlprogram.pairing import program_digest
+from pytest_ane.mlprogram.pairing import program_digest, same_form
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
@@ -76,7 +76,12 @@ def _digest(path: Path) -> str:
 
 def identities(package: Path, function: str | None = None) -> tuple[str, ...]:
     """What a package is: the digest of its files, and of what it computes if it is no pipeline."""
-    named, model = [f"digest {tree_digest(package)[:12]}"], read_any(package, function=function)
+    return _identities(package, function, tree_digest(package))
+
+
+@lru_cache(maxsize=256)
+def _identities(package: Path, function: str | None, digest: str) -> tuple[str, ...]:
+    named, model = [f"digest {digest[:12]}"], read_any(package, function=function)
     if not isinstance(model, Pipeline):
         named.append(f"program {program_digest(model)[:12]}")
     return tuple(named)
@@ -319,7 +324,7 @@ class Project:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
         if (plain := uncompressed_package(shard, artifact, program)) is None:
-            plain = self.converted(shard)
+            plain = self._same_form(shard, program)
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -349,12 +354,18 @@ class Project:
 
         return self._kept_budget(shard, key, measured)
 
+    def _same_form(self, shard: Shard, program: Program) -> Path | None:
+        """What its family makes of a shard, where that is the same program by the same names."""
+        plain = None if shard.ports else self.converted(shard)
+        return plain if plain and same_form(program, read_model(plain)) else None
+
     def converted(self, shard: Shard) -> Path | None:
         """What its family makes of a shard that the user brought, uncompressed; else None.
 
         It is built as any other, so that what the package holds is compared with what it should.
         """
-        if shard.artifact is None or shard.reference != "float32" or not shard.family:
+        theirs = shard.artifact is not None and shard.function is None
+        if not theirs or shard.reference != "float32" or not shard.family:
             return None
         asked = {"artifact": None, "uncompressed": None, "compression": Uncompressed()}
         model = self.model(shard.model)
