@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend
@@ -95,6 +96,9 @@ class ShardContext(Protocol):
 
     def ports(self) -> Ports | None:
         """What its family or builder declares; None where neither is asked."""
+
+    def converted(self) -> Path | None:
+        """What its family makes of it, uncompressed: of a package of the user's held to that."""
 
 
 class ModelContext(Protocol):

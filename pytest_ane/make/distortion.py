@@ -19,21 +19,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.make.stored import stored_steps
 from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Settings, Step
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.pairing import Pair, pair_weights, same_values, typeless, weight_name
 from pytest_ane.mlprogram.records import MLModel, TensorType
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,
     Stage,
     Weight,
     bits_of,
-    constant_name,
     decompress,
-    find_weights,
-    plain_name,
 )
 
 _AT_ONCE = 1 << 18
@@ -49,6 +48,10 @@ _HALF_STEP = 2.0**-22, 2.0**-50
 second (half a step among subnormal numbers)."""
 _MARKED = 2.0
 """Rows next to the worst that are named with it lose more than this times what is reached."""
+_STRAY = 0.25
+"""Steps of its table by which one of `strays` is further off than need be."""
+_FEW_STRAYS = 1e-3
+"""Share of a weight's elements; where more are rounded otherwise, that is how it was made."""
 _FEW = 8
 """Elements up to which a constant may be left out, for converters fold them in various ways."""
 FP16 = "fp16"
@@ -69,6 +72,9 @@ class Distortion:
         row_error: the greatest ratio of a row's squared error to what the scheme reaches there; for
             `fp16` of an element's to that of one step. None, as `reached`, without a yardstick.
         rows: first and last row of those that lose much, about the worst.
+        gain: how many times larger the weight is than the scheme leaves it, by least squares.
+        strays: elements that have another value than the nearest of those that their table or scale
+            gives them, where nearly all have that.
     """
 
     name: str
@@ -78,6 +84,8 @@ class Distortion:
     reached: float | None = None
     row_error: float | None = None
     rows: tuple[int, int] = (0, 0)
+    gain: float = 1.0
+    strays: int = 0
 
     def __post_init__(self) -> None:
         if self.sse < 0 or self.energy < 0 or (self.reached or 0) < 0:
@@ -107,7 +115,7 @@ class Distortion:
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """A package's weights against those of its uncompressed form, by name and shape.
+    """A package's weights against those of its uncompressed form, as `pair_weights` pairs them.
 
     Names of weights that the package lacks, or has besides, and of single numbers that differ by
     more than two steps of fp16.
@@ -124,54 +132,48 @@ def compare_weights(
     against: MLModel,
     compression: Compression | None = None,
     errors: Mapping[str, Rows] | None = None,
+    *,
+    own: bool = False,
 ) -> WeightComparison:
     """Compare a package's weights with those of its uncompressed form.
 
     Without `compression` compressed weights have no yardstick. `errors` are those by row that
     compression itself reached, by the weight's name; for all other weights the scheme is applied to
-    the uncompressed one. `ProgramError` or `ExecutionError` where a weight is not there, or cannot
-    be decoded.
+    the uncompressed one. Of a package that somebody brought, an `own` one, the file tells what
+    `compression` does not, and damage is looked for that no build makes. `ProgramError` or
+    `ExecutionError` where a weight is not there, or cannot be decoded.
     """
-    originals, weights = _by_name(against), _by_name(model)
     known = errors or {}
     results: dict[str, Distortion] = {}
-    for (name, shape), places in weights.items():
-        exact = originals.get((name, shape), [])
-        for number, weight in enumerate(places if exact else ()):
-            original = exact[min(number, len(exact) - 1)]
-            errors_of = known.get(weight.weight.name)
-            made = distortion(model, weight, against, original, compression, errors_of)
-            worst = (results.get(name, made).row_error or 0) < (made.row_error or 0)
-            if name not in results or worst or not math.isfinite(made.sse):
-                results[name] = made
+    pairs = pair_weights(model, against)
+    for weight, original in pairs:
+        if weight is None or original is None:
+            continue
+        name = weight_name(weight)
+        made = distortion(
+            model, weight, against, original, compression, known.get(weight.weight.name), own=own
+        )
+        worst = (results.get(name, made).row_error or 0) < (made.row_error or 0)
+        if name not in results or worst or not math.isfinite(made.sse):
+            results[name] = made
     return WeightComparison(
         tuple(results.values()),
-        _lacking(originals, weights),
-        _lacking(weights, originals),
+        _lacking(pairs, 0),
+        _lacking(pairs, 1),
         tuple(_changed(model, against)),
     )
 
 
-_Places = Mapping[tuple[str, tuple[int, ...]], list[ProgramWeight]]
+def _lacking(pairs: Sequence[Pair], side: int) -> tuple[str, ...]:
+    """Weights without a counterpart on a side, but for those that another function has there."""
+    met = {_key(weight) for pair in pairs if all(pair) and (weight := pair[1 - side])}
+    lacking = (pair[1 - side] for pair in pairs if pair[side] is None)
+    left = (w.weight for w in lacking if w is not None and _key(w) not in met)
+    return tuple(dict.fromkeys(weight.name for weight in left if weight.elements > _FEW))
 
 
-def _by_name(model: MLModel) -> _Places:
-    """By name and shape; one entry for each function that has it."""
-    places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
-    for weight in find_weights(model):
-        name = typeless(plain_name(constant_name(weight.operation)))
-        places.setdefault((name, weight.weight.shape), []).append(weight)
-    return places
-
-
-def typeless(name: str) -> str:
-    """A constant's name as a program in float32 has it; one in fp16 appends a suffix."""
-    return name.removesuffix("_to_fp16")
-
-
-def _lacking(of: _Places, by: _Places) -> tuple[str, ...]:
-    lacking = (places[0].weight for key, places in of.items() if key not in by)
-    return tuple(weight.name for weight in lacking if weight.elements > _FEW)
+def _key(weight: ProgramWeight) -> tuple[Any, ...]:
+    return weight_name(weight), weight.weight.shape
 
 
 def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
@@ -201,11 +203,13 @@ def distortion(
     original: ProgramWeight,
     compression: Compression | None = None,
     errors: Rows | None = None,
+    *,
+    own: bool = False,
 ) -> Distortion:
     """A weight's squared error against another one of the same shape; see `compare_weights`."""
     kind = weight.weight
-    exact = decompress(against, original)
-    lost, energy, worst = _compare(kind, decompress(model, weight), exact)
+    values, exact = decompress(model, weight), decompress(against, original)
+    lost, energy, worst, size = _compare(kind, values, exact)
     sse, whole = float(lost.sum()), float(energy.sum())
     if not math.isfinite(sse) or not math.isfinite(whole):
         return Distortion(kind.name, sse, whole)
@@ -214,9 +218,16 @@ def distortion(
         return Distortion(kind.name, sse, whole, FP16, step, float(worst.max()), _extent(worst))
     settings = compression and compression.for_weight(kind.name, kind.op_types)
     schemes = steps_for(kind, settings) if settings else ()
-    scheme, spread = in_words(schemes), 0.0
+    if own and compression is None:
+        schemes = stored_steps(model, weight)
+    scheme, spread, gain, strays = in_words(schemes), 0.0, 1.0, 0
     if errors is None and _has_yardstick(schemes):
-        errors = _reached(exact, kind, schemes)
+        made = _reached(exact, kind, schemes)
+        if made is not None:
+            errors, sizes = made
+            if own:
+                gain = _gain(size, whole, sse) / _gain(sizes, whole, float(errors.sum()))
+                strays = _strays(kind, values, exact)
         # Of k-means alone the tables depend on the engine that makes them.
         kmeans = (isinstance(step, Palettize) and step.mode == "kmeans" for step in schemes)
         spread = _SPREAD * any(kmeans)
@@ -227,14 +238,48 @@ def distortion(
     shared = np.repeat(errors.reshape(-1, together).mean(1), together)
     ratios = lost / np.maximum(np.maximum(errors, spread * shared), rounding)
     total = max(float(errors.sum()), float(rounding.sum()))
-    return Distortion(kind.name, sse, whole, scheme, total, float(ratios.max()), _extent(ratios))
+    return Distortion(
+        kind.name, sse, whole, scheme, total, float(ratios.max()), _extent(ratios), gain, strays
+    )
 
 
-def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
+def _gain(size: float, exact: float, lost: float) -> float:
+    """How many times larger than what fits best, of sums of squares, of which `lost` of both."""
+    both = (size + exact - lost) / 2
+    return size / both if both > 0 else math.inf
+
+
+def _strays(kind: Weight, values: Any, exact: Any) -> int:
+    """Elements that are further off than the nearest value that those of their table have.
+
+    Of weights that were rounded otherwise, as by GPTQ, there are many, and none is counted.
+    """
+    together, found = rows_of_a_table(kind), 0
+    if kind.blocks > 1 or not kind.stages:
+        return 0
+    for start in range(0, kind.shape[0], together):
+        shape = (together, *kind.shape[1:])
+        a, b = (
+            read_rows(each, start, start + together, np.empty(shape, np.float32)).ravel()
+            for each in (values, exact)
+        )
+        entries = np.unique(a)
+        if len(entries) < 2:
+            continue
+        right = np.clip(np.searchsorted(entries, b), 1, len(entries) - 1)
+        left = entries[right - 1]
+        nearest = np.minimum(np.abs(b - left), np.abs(b - entries[right]))
+        beyond = np.abs(a - b) - nearest
+        found += int((beyond > _STRAY * (entries[right] - left) + 2.0**-9 * np.abs(b)).sum())
+    return found if found <= max(1, _FEW_STRAYS * kind.elements) else 0
+
+
+def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows, float]:
     """By row: squared error, energy; and the largest of an element, in squares of a step of fp16.
 
-    The last is for weights that are not compressed only.
+    The third is for weights that are not compressed only. Last the sum of squares of `values`.
     """
+    size = 0.0
     height, width = kind.shape[0], math.prod(kind.shape[1:])
     step = max(1, min(height, _AT_ONCE // max(width, 1)))
     buffers = np.empty((2, step, *kind.shape[1:]), np.float32)
@@ -244,13 +289,18 @@ def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
         a = read_rows(values, rows.start, rows.stop, buffers[0, : rows.stop - start])
         b = read_rows(exact, rows.start, rows.stop, buffers[1, : rows.stop - start])
         with np.errstate(all="ignore"):
+            # A mask is a constant like any other: where it is the same, nothing is lost.
+            if not kind.stages and not (np.isfinite(a).all() and np.isfinite(b).all()):
+                same = same_values(a, b)
+                a[same] = b[same] = 0
             energy[rows] = squares(b)
+            size += float(squares(a).sum())
             np.subtract(a, b, out=a)
             lost[rows] = squares(a)
             if not kind.stages and lost[rows].any():
                 steps = np.maximum(np.abs(b) * 2.0**-10, 2.0**-24)
                 worst[rows] = np.square(a / steps).reshape(len(a), -1).max(1)
-    return lost, energy, worst
+    return lost, energy, worst, size
 
 
 def _extent(ratios: Rows) -> tuple[int, int]:
@@ -301,17 +351,18 @@ def _has_yardstick(steps: Sequence[Step]) -> bool:
     return bool(steps) and not odd and not integers
 
 
-def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:
+def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> tuple[Rows, float] | None:
     """Squared error of each row (index along the first axis) of exact values after a scheme.
 
-    None where the scheme cannot be applied, such as groups that do not divide the channels.
+    With it the sum of squares of what the scheme makes. None where the scheme cannot be applied,
+    such as groups that do not divide the channels.
     """
     height, width = weight.shape[0], weight.elements // max(weight.shape[0], 1)
     span = height
     if len(steps) == 1 and not isinstance(steps[0], Prune):
         shared = rows_of_a_table(weight)
         span = min(height, max(1, _SIMULATED_AT_ONCE // max(shared * width, 1)) * shared)
-    errors = np.empty(height)
+    errors, size = np.empty(height), 0.0
     for start in range(0, height, span):
         stop = min(start + span, height)
         exact = read_rows(
@@ -321,9 +372,10 @@ def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:
             made = _simulate(exact, weight, steps, height)
         except (BuildError, ValueError):
             return None
+        size += float(squares(made).sum())
         np.subtract(made, exact, out=made)
         errors[start:stop] = squares(made)
-    return errors
+    return errors, size
 
 
 def rows_of_a_table(weight: Weight) -> int:

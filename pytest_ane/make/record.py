@@ -11,17 +11,20 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter
 
-from pytest_ane.make.distortion import WeightComparison, compare_weights, typeless
+from pytest_ane.make.distortion import WeightComparison, compare_weights
 from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mlprogram.digests import files_digest, tree_bytes, tree_files
 from pytest_ane.mlprogram.errors import BuildError, CacheError
 from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.pairing import same_form
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import take_census
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
-Against: TypeAlias = Literal["build", "changed", "uncompressed", "reference", "itself", "nothing"]
+Against: TypeAlias = Literal[
+    "build", "changed", "uncompressed", "family", "reference", "itself", "nothing"
+]
 """What an artifact's weights are compared with: see `weights_against`."""
 
 
@@ -90,15 +93,16 @@ class Artifact:
 
 
 def weights_against(
-    shard: Shard, artifact: Artifact, program: MLModel
+    shard: Shard, artifact: Artifact, program: MLModel, converted: Path | None = None
 ) -> tuple[Against, WeightComparison]:
     """What the weights of an artifact, and of its program, are compared with, and the result.
 
     `build`: they were compared when the shard was built; `changed`: the package has other bytes
     than its build measured, so nothing is known. For packages of the user's: `uncompressed`, which
-    the manifest names; `reference`, a package of the same program; `itself`, for it is not
-    compressed. `nothing` is known to be its uncompressed form: weights that a reference package has
-    too are compared with those all the same, without a yardstick.
+    the manifest names; `family`, what the shard's family makes of it, `converted`; `reference`, a
+    package of the same program; `itself`, for it is not compressed. `nothing` is known to be its
+    uncompressed form: weights that a reference package has too are compared with those all the
+    same, without a yardstick.
 
     `ProgramError` or `BuildError` where a package cannot be read, or is not uncompressed.
     """
@@ -106,13 +110,27 @@ def weights_against(
         same = record.digest == artifact.digest
         return ("build", record.weights) if same else ("changed", WeightComparison())
     plain = uncompressed_package(shard, artifact, program)
+    compressed = {weight.name for weight in take_census(program).weights if weight.stages}
+    if shard.uncompressed is None and converted is not None:
+        own = read_model(converted)
+        if same_form(program, own):
+            return "family", _compared(program, own, shard)
+        if compressed:  # Another conversion, whose weights may be scaled or folded otherwise.
+            return "family", WeightComparison(extra=tuple(sorted(compressed)))
     if plain is not None and plain != artifact.path:
-        against: Against = "reference" if shard.uncompressed is None else "uncompressed"
-        return against, compare_weights(program, _read(plain, shard), shard.compression)
+        weights = _compared(program, _read(plain, shard), shard)
+        if shard.uncompressed is not None:
+            return "uncompressed", weights
+        if compressed.isdisjoint(weights.extra):
+            return "reference", weights
     weights = WeightComparison()
     if (reference := _reference_package(shard)) is not None:
         weights = compare_weights(program, _read(reference, shard))
-    return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
+    return ("nothing" if compressed else "itself"), WeightComparison(weights.distortions)
+
+
+def _compared(program: MLModel, plain: MLModel, shard: Shard) -> WeightComparison:
+    return compare_weights(program, plain, shard.compression, own=True)
 
 
 def _reference_package(shard: Shard) -> Path | None:
@@ -130,8 +148,8 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     """The package that holds an artifact's program before compression; None where there is none.
 
     It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or the
-    artifact, where no weight of it is compressed; or a reference package of the same program: one
-    without compressed weights that has every weight of the artifact, by name and shape.
+    artifact, where no weight of it is compressed; or a reference package without compressed
+    weights.
     """
     if (plain := shard.uncompressed) is not None:
         for weight in take_census(_read(plain, shard)).weights:
@@ -147,7 +165,4 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     if (reference := _reference_package(shard)) is None:
         return None
     others = take_census(_read(reference, shard)).weights
-    if any(weight.stages for weight in others):
-        return None
-    mine, its = ({(typeless(w.name), w.shape) for w in of} for of in (weights, others))
-    return reference if mine <= its else None
+    return None if any(weight.stages for weight in others) else reference

@@ -10,6 +10,7 @@ from pytest_ane.plugin._items import test_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pytest_ane.backends import Backend
     from pytest_ane.make import Artifact
@@ -112,6 +113,10 @@ class ShardFixtures:
     def ports(self) -> Ports | None:
         """What the shard's family or builder declares."""
         return _workspace(self._request).ports(self.shard)
+
+    def converted(self) -> Path | None:
+        """What the shard's family makes of it, uncompressed."""
+        return _workspace(self._request).converted(self.shard)
 
     @property
     def program(self) -> MLModel | Pipeline:

@@ -131,6 +131,7 @@ class GoldenTensors:
         probes: by probe, its tensors: `input`, `expected`, `residual` and `state.NAME`, or
             `in.NAME` and `out.NAME`.
         hidden: whether they are a family's hidden states.
+        origin: what they were recorded from, in words; empty where nobody says.
     """
 
     path: Path
@@ -138,6 +139,7 @@ class GoldenTensors:
     hidden: bool
     notes: tuple[ProbeNote, ...]
     outputs: tuple[PortNote, ...]
+    origin: str = ""
 
 
 def read_golden(path: Path) -> GoldenTensors:
@@ -166,7 +168,7 @@ def _checked(path: Path, tensors: Arrays, notes: Notes) -> GoldenTensors:
                 _check_hidden(i, probe, note)
     except ValueError as error:
         raise GoldenError(f"{path}: {error}; record it again: pytest-ane golden record.") from None
-    return GoldenTensors(path, probes, hidden, tuple(listed), tuple(notes.outputs))
+    return GoldenTensors(path, probes, hidden, tuple(listed), tuple(notes.outputs), notes.origin)
 
 
 def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -22,22 +22,28 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
-from pytest_ane.make.record import PACKAGE
+from pytest_ane.make.record import PACKAGE, uncompressed_package
 from pytest_ane.make.shard import artifact_key, converted_package
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import content_digest, key_digest, remembered, tree_digest
-from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
-from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.errors import AneError, CacheError, GoldenError, ProgramError, SourceError
+from pytest_ane.mlprogram.model import counterpart, read_any, read_model
+from pytest_ane.mlprogram.pairing import program_digest, same_form
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
-from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
+from pytest_ane.probes.error_budget import (
+    BUDGET_VERSION,
+    ErrorBudget,
+    measure_budget,
+    measure_loss,
+)
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
@@ -61,6 +67,19 @@ _NO_PACKAGE = (
     "no uncompressed program is named, so algebra and compression could not be told apart; add "
     'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
 )
+
+
+def identities(package: Path, function: str | None = None) -> tuple[str, ...]:
+    """What a package is: the digest of its files, and of what it computes if it is no pipeline."""
+    return _identities(package, function, tree_digest(package))
+
+
+@lru_cache(maxsize=256)
+def _identities(package: Path, function: str | None, digest: str) -> tuple[str, ...]:
+    named, model = [f"digest {digest[:12]}"], read_any(package, function=function)
+    if not isinstance(model, Pipeline):
+        named.append(f"program {program_digest(model)[:12]}")
+    return tuple(named)
 
 
 def default_backend() -> BackendName:
@@ -291,31 +310,58 @@ class Project:
             return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
-        # An artifact without compressed weights may have been made of ones that were: who knows
-        # that it is its own uncompressed form names it.
-        if (plain := shard.uncompressed) is None:
+        program = read_model(artifact.path, function=shard.function)
+        if (plain := uncompressed_package(shard, artifact, program)) is None:
+            plain = self._same_form(shard, program)
+        if plain is None and shard.golden is None:
             return _NO_PACKAGE
-        reference = shard.reference if isinstance(shard.reference, Path) else None
-        digest = tree_digest(plain)
-        itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
         own = shard.reference == "float32"
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        told, digest = reference and content_digest(reference), plain and tree_digest(plain)
         key = {
             "artifact": artifact.digest,
-            "uncompressed": digest,
-            "reference": reference and content_digest(reference),
-            "source": self.model(shard.model).identity if own else {},
+            "uncompressed": plain and [digest, plain.name],
+            "reference": told,
+            "source": self.model(shard.model).identity if own or shard.family else {},
             **({"function": shard.function} if shard.function else {}),
         }
 
         def measured() -> ErrorBudget:
-            compressed = None if digest == artifact.digest else artifact.path
             # A reference in fp16 is rounded too: in float32 it is held to the same bound.
             cases = self.cases(shard, artifact, CpuBackend("float32"))
-            return measure_budget(
-                plain, compressed, cases, function=shard.function, against_itself=itself
-            )
+            if plain is None:
+                return measure_loss(artifact.path, cases, shard.function)
+            compressed = None if digest == artifact.digest else artifact.path
+            named = plain in (shard.uncompressed, reference)
+            budget = measure_budget(
+                plain, compressed, cases, function=shard.function, against_itself=told == digest,
+                own=True,
+            )  # fmt: skip
+            return replace(budget, plain=plain.name if named else "its family's own")
 
         return self._kept_budget(shard, key, measured)
+
+    def _same_form(self, shard: Shard, program: Program) -> Path | None:
+        """What its family makes of a shard, where that is the same program by the same names."""
+        plain = None if shard.ports else self.converted(shard)
+        return plain if plain and same_form(program, read_model(plain)) else None
+
+    def converted(self, shard: Shard) -> Path | None:
+        """What its family makes of a shard that the user brought, uncompressed; else None.
+
+        It is built as any other, so that what the package holds is compared with what it should.
+        """
+        theirs = shard.artifact is not None and shard.function is None
+        if not theirs or shard.reference != "float32" or not shard.family:
+            return None
+        asked = {"artifact": None, "uncompressed": None, "compression": Uncompressed()}
+        model = self.model(shard.model)
+        return build_shard(
+            shard.model_copy(update=asked),
+            self.cache,
+            identity=model.identity,
+            model=lambda: self._buildable(shard.model),
+        ).path
 
     def _kept_budget(
         self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
@@ -358,8 +404,21 @@ class Project:
         if shard.golden is not None:
             model = self.model(shard.model) if shard.family else None
             layout = model.layout(shard) if isinstance(model, OpenModel) else None
-            return golden_cases(read_golden(shard.golden), shard, layout, backend, artifact.path)
+            golden = read_golden(shard.golden)
+            if any(each in golden.origin for each in identities(artifact.path, shard.function)):
+                raise GoldenError(
+                    f"{shard.golden}: was recorded from {shard.qualified} itself, so comparing "
+                    "proves nothing; record the float32 module, or the program before compression."
+                )
+            return golden_cases(golden, shard, layout, backend, artifact.path)
         reference = shard.reference if isinstance(shard.reference, Path) else None
+        if reference is not None and reference.exists():
+            mine = {*identities(artifact.path, shard.function)}
+            if mine & {*identities(reference, counterpart(reference, shard.function))}:
+                raise ProgramError(
+                    f"{reference}: the reference is the artifact itself, whatever else its package "
+                    "says, so comparing proves nothing; name an uncompressed package, or 'none'."
+                )
         return package_cases(
             backend, artifact.path, reference, shard.probes, shard.inputs, shard.function
         )
@@ -435,6 +494,10 @@ class OpenShard:
     def ports(self) -> Ports | None:
         """What its family or builder declares."""
         return self.project.ports(self.shard)
+
+    def converted(self) -> Path | None:
+        """What its family makes of it, uncompressed."""
+        return self.project.converted(self.shard)
 
 
 def read_project(

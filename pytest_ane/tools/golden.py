@@ -12,7 +12,6 @@ from pytest_ane.backends import Backend, get_backend
 from pytest_ane.cli.options import add_backend, add_budget, add_function, add_project
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import GOLDEN, Input, Probes, Shard, select
-from pytest_ane.mlprogram.digests import tree_digest
 from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.mlprogram.model import counterpart
 from pytest_ane.probes.cases import as_array
@@ -21,7 +20,7 @@ from pytest_ane.probes.golden import write_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import to_tensors
 from pytest_ane.project.models import OpenModel
-from pytest_ane.project.project import default_backend, read_project
+from pytest_ane.project.project import default_backend, identities, read_project
 
 EXAMPLE = "pytest-ane golden record L01 --out L01.safetensors"
 Recorded: TypeAlias = tuple[Mapping[str, Any], dict[str, Any]]
@@ -133,9 +132,9 @@ def _of_package(
             tensors |= {f"{at}.in.{name}": array for name, array in inputs.items()}
             tensors |= {f"{at}.out.{name}": as_array(x) for name, x in outputs.items()}
     listed = [{"kind": case.kind, "name": case.name} for case in cases]
-    return tensors, {"probes": listed, "origin": _ran(package, backend)}
+    return tensors, {"probes": listed, "origin": _ran(package, backend, function)}
 
 
-def _ran(package: Path, backend: Backend) -> str:
+def _ran(package: Path, backend: Backend, function: str | None = None) -> str:
     by = ", ".join(f"{key} {value}" for key, value in sorted(backend.provenance().items()))
-    return f"{package.name} (digest {tree_digest(package)[:12]}), run by {by}"
+    return f"{package.name} ({', '.join(identities(package, function))}), run by {by}"

@@ -103,14 +103,40 @@ def package(folder: Path, *weights: tuple[str, Any]) -> Path:
     return p.save(folder)
 
 
-def test_weights_are_matched_by_name_and_shape(tmp_path: Path) -> None:
+def test_names_that_cross_decide_and_the_rest_is_paired_in_order(tmp_path: Path) -> None:
     first = package(tmp_path / "a", ("u", [[3.0, 4.0]]), ("v", [[1.0, 2.0]]), ("w", [[1.0, 1.0]]))
-    second = package(tmp_path / "b", ("v", [[1.0, 0.0]]), ("u", [[3.0, 5.0]]), ("z", [[0, 0]]))
+    second = package(tmp_path / "b", ("v", [[1.0, 0.0]]), ("u", [[3.0, 5.0]]), ("z", [[0, 2.0]]))
     found = distortions(read_model(first), read_model(second))
-    assert [(d.name, d.sse, d.energy) for d in found] == [("u", 1.0, 34.0), ("v", 4.0, 1.0)]
-    assert [round(d.snr, 2) for d in found] == [15.31, -6.02]
+    assert [(d.name, d.sse, d.energy) for d in found] == [
+        ("u", 1.0, 34.0), ("v", 4.0, 1.0), ("w", 2.0, 4.0),
+    ]  # fmt: skip
+    assert [round(d.snr, 2) for d in found] == [15.31, -6.02, 3.01]
     other = package(tmp_path / "c", ("u", [[3.0, 4.0, 5.0]]))
     assert distortions(read_model(first), read_model(other)) == ()
+
+
+def test_weights_of_other_names_are_those_of_the_same_operations(tmp_path: Path) -> None:
+    first = package(tmp_path / "a", ("const_3", [[3.0, 4.0]]), ("const_5", [[1.0, 2.0]]))
+    second = package(tmp_path / "b", ("const_5", [[3.0, 5.0]]), ("const_7", [[1.0, 2.0]]))
+    found = distortions(read_model(first), read_model(second))
+    assert [(d.name, d.sse) for d in found] == [("const_3", 1.0), ("const_5", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("mine", "exact", "sse"),
+    [
+        (-np.inf, -np.inf, 0.0),
+        (-np.inf, -65504.0, 0.0),  # Either is what an exporter writes of a mask.
+        (-np.inf, 1.0, np.inf),
+        (np.nan, np.nan, np.nan),
+    ],
+)
+def test_a_mask_of_minus_infinity_is_a_constant_like_any_other(
+    tmp_path: Path, mine: float, exact: float, sse: float
+) -> None:
+    pair = [package(tmp_path / n, ("mask", [[0.0, x]])) for n, x in (("a", mine), ("b", exact))]
+    (d,) = distortions(*map(read_model, pair))
+    assert np.array_equal([d.sse], [sse], equal_nan=True)
 
 
 def test_a_package_against_itself_lost_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.probes.cases import Case, package_case
 from pytest_ane.probes.error_budget import (
     Error,
     ErrorBudget,
+    Loss,
     Run,
     measure_budget,
+    measure_loss,
     run_cases,
     total_error,
+    unexplained,
 )
 from tests.backends.coreml.test_runner import counter
 
@@ -132,10 +137,13 @@ def test_rounding_the_output_is_no_error() -> None:
     assert error(y.astype(np.float16).astype(np.float32), y, x).greatest < 0.05
 
 
-def package(path: Path, *, square: bool = False, scale: float = 1.0) -> Path:
-    """`y = x + scale * w (x / rms(x))`, the squares in fp16 where `square` says so."""
-    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+def package(
+    path: Path, *, square: bool = False, scale: float = 1.0, gain: float = 1.0, groups: int = 1
+) -> Path:
+    """`y = x + gain * scale * w (x / rms(x))`, the squares in fp16 where `square` says so.
 
+    `scale` is the weight's, `gain` an operation.
+    """
     ct = import_coremltools()
     from coremltools.converters.mil import Builder as mb
     from coremltools.converters.mil.mil import types
@@ -151,8 +159,9 @@ def package(path: Path, *, square: bool = False, scale: float = 1.0) -> Path:
         h = x if square else mb.real_div(x=x, y=largest)
         mean = mb.reduce_mean(x=mb.mul(x=h, y=h, name="square"), axes=[1], keep_dims=True)
         h = mb.mul(x=h, y=mb.rsqrt(x=mean, epsilon=np.float16(0)))
-        w = mb.const(val=(scale * weight).astype(np.float16), name="w")
-        return mb.add(x=x, y=mb.conv(x=h, weight=w), name="y")
+        w = mb.const(val=(scale * weight[:, : WIDTH // groups]).astype(np.float16), name="w")
+        h = h if gain == 1 else mb.mul(x=h, y=np.float16(gain))
+        return mb.add(x=x, y=mb.conv(x=h, weight=w, groups=groups), name="y")
 
     with converter_notes():
         ct.convert(
@@ -208,6 +217,44 @@ def test_other_weights_are_compression(packages: dict[str, Path]) -> None:
     assert b.compression.greatest == pytest.approx(0.1, rel=0.02)
 
 
+def palettized(source: Path, bits: int = 4) -> Path:
+    """A copy whose weight has a table of so many bits, under another name."""
+    ct = import_coremltools()
+    config = ct.optimize.coreml.OpPalettizerConfig(nbits=bits, weight_threshold=0)
+    path = source.with_name(f"{source.stem}-{bits}.mlpackage")
+    with converter_notes():
+        model = ct.models.MLModel(str(source), skip_model_load=True)
+        config = ct.optimize.coreml.OptimizationConfig(config)
+        ct.optimize.coreml.palettize_weights(model, config).save(str(path))
+    return path
+
+
+def test_the_program_that_was_compressed(packages: dict[str, Path], tmp_path: Path) -> None:
+    """Its own weights do not matter: those of the uncompressed package are put in."""
+    plain, probes = packages["right"], cases(packages, 1.0)
+
+    def program(artifact: Path) -> Error:
+        found = measure_budget(plain, artifact, probes, own=True)
+        assert found.unpaired == ()
+        assert found.program is not None
+        return found.program
+
+    assert program(palettized(plain, 2)) == Error(0.0, 0.0)
+    assert program(palettized(packages["scaled"])) == Error(0.0, 0.0)
+    assert program(palettized(packages["squares"])).greatest < 1e-4  # The same in float32.
+    wrong = program(palettized(package(tmp_path / "wrong.mlpackage", gain=1.05)))
+    assert wrong.rms == pytest.approx(0.05, rel=0.02)
+    assert wrong.gain == pytest.approx(1.05, rel=1e-3)
+
+
+def test_without_counterparts_nobody_knows_the_program(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    artifact = palettized(package(tmp_path / "wide.mlpackage", groups=2))
+    found = measure_budget(packages["right"], artifact, cases(packages, 1.0), own=True)
+    assert (found.program, found.unpaired) == (None, ("w",))
+
+
 def test_squares_that_overflow_are_rounding_and_named(packages: dict[str, Path]) -> None:
     b = budget(packages, "squares", None, 500.0)
     assert b.algebra is not None
@@ -220,3 +267,36 @@ def test_squares_that_overflow_are_rounding_and_named(packages: dict[str, Path])
 def test_of_the_reference_itself_there_is_no_algebra(packages: dict[str, Path]) -> None:
     b = measure_budget(packages["right"], None, cases(packages, 1.0), against_itself=True)
     assert b.algebra is None
+
+
+@pytest.mark.parametrize("bits", [4, 6, 8])
+def test_what_a_file_loses_it_tells_itself(packages: dict[str, Path], bits: int) -> None:
+    """Nothing is known but golden tensors: the compressed package and what it should give."""
+    found = measure_loss(palettized(packages["right"], bits), cases(packages, 1.0))
+    assert found.loss is not None
+    assert found.beyond < 1
+    assert 0.5 < found.loss.rms / found.explained < 1.5
+
+
+@pytest.mark.parametrize(("gain", "bits", "least"), [(1.1, 6, 1.7), (1.1, 8, 3), (0.5, 4, 3)])
+def test_another_function_is_more_than_the_file_can_lose(
+    packages: dict[str, Path], tmp_path: Path, gain: float, bits: int, least: float
+) -> None:
+    wrong = palettized(package(tmp_path / "wrong.mlpackage", gain=gain), bits)
+    assert measure_loss(wrong, cases(packages, 1.0)).beyond > least
+
+
+def test_what_is_compared_with_itself_loses_nothing(packages: dict[str, Path]) -> None:
+    small = palettized(packages["right"])
+    (case,) = cases(packages, 1.0)
+    (run,) = run_cases(CpuBackend("float32").load(small), [case])
+    found = measure_loss(small, [replace(case, expected=run.rows)])
+    assert found.loss is not None
+    assert found.loss.rms == 0 < found.explained
+
+
+def test_a_loss_that_is_not_finite_is_beyond_everything() -> None:
+    one = rows(0).astype(np.float64)
+    draws = one + 0.1 * np.stack([rows(i) for i in range(1, 5)])
+    assert unexplained(Loss(one, one, draws, 0 * one))[1] < 1
+    assert unexplained(Loss(one, one * np.nan, draws, 0 * one))[1] == math.inf

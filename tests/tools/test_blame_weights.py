@@ -10,13 +10,14 @@ import pytest
 
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.manifest import Settings
+from pytest_ane.mlprogram import pairing
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.pairing import Restorer
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools.blame import describe
-from pytest_ane.tools.blame import weights as restore
-from pytest_ane.tools.blame.weights import Restorer, candidates, find_remedy
+from pytest_ane.tools.blame.weights import candidates, find_remedy
 from tests.gates.fidelity import blocks
 from tests.mlprogram.packages import Program
 
@@ -38,7 +39,7 @@ def test_nothing_and_everything_restored(
     both: tuple[MLModel, MLModel], held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held decoded or streamed from the files, the result is the same."""
-    monkeypatch.setattr(restore, "_HELD", held)
+    monkeypatch.setattr(pairing, "_HELD", held)
     small, plain = both
     restorer = Restorer(small, plain)
     assert (restorer.names, restorer.absent) == (blocks.NAMES, ())

@@ -34,6 +34,8 @@ class CompressionGate(Gate[CompressionMeasurement]):
             return asked
         if subject.compression is not None:
             asked["compression"] = subject.compression.model_dump(mode="json")
+        if subject.reference == "float32" and subject.family:
+            asked["source"] = source()
         plain = subject.uncompressed or subject.reference
         if isinstance(plain, Path) and plain.suffix not in GOLDEN:
             asked["uncompressed"] = key_digest(tree_files(plain))
@@ -41,7 +43,8 @@ class CompressionGate(Gate[CompressionMeasurement]):
 
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""
-        return measure(context.shard, context.artifact, only_program(context.program))
+        program, converted = only_program(context.program), context.converted()
+        return measure(context.shard, context.artifact, program, converted)
 
     def judge(
         self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Shard

@@ -24,6 +24,7 @@ from pytest_ane.gates.verdict import (
     counted,
     limited,
     loosened,
+    some,
 )
 from pytest_ane.make.distortion import FP16, Distortion, in_words, steps_for
 from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Step, Uncompressed
@@ -31,7 +32,7 @@ from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.mlprogram.weights import SPARSE, Census, Stage, Weight
 
-_COMPARED = ("build", "uncompressed", "reference")
+_COMPARED = ("build", "uncompressed", "family", "reference")
 """What weights are compared with to be judged: the program before compression."""
 _ROW = 4.0
 """What a row, an output channel, may cost of what its scheme needs. A row of a k-means table that
@@ -40,6 +41,9 @@ SmolLM2-135M coremltools' k-means is at 2.63 at most; a table of zeros costs hun
 _OUTLIERS = 25.0
 """Signal-to-noise ratio in dB below which outliers set an int8 weight's one scale: a normal
 distribution's largest of a million values, at 5 sigma, leaves 39 dB."""
+_NAMED = 3
+_GAIN = 0.01
+"""How far a compressed weight's size may be from what its scheme leaves, as a share."""
 _STEPS = 2.0
 """Steps of fp16 that a value which is not compressed may differ by, for converters round constants
 that they fold in various ways."""
@@ -384,7 +388,16 @@ def _errors(
     if against not in _COMPARED:
         return
     missing = measurement.missing
-    if missing and not measurement.distortions:
+    if against == "family":
+        if lacking := (*missing, *(name for name in measurement.extra if name in compressed)):
+            count, named = counted(len(lacking), "weight"), some(lacking, _NAMED)
+            yield Finding(
+                "unproven",
+                f"{count} of the package, or of what its family converts, have no counterpart in "
+                f"the other ({named}), so nobody knows whether they are right",
+                remedy='add uncompressed = "x-fp16.mlpackage", the program that was compressed',
+            )
+    elif missing and not measurement.distortions:
         yield Finding(
             "failed",
             f"None of the {len(missing)} weights of the uncompressed package is in the package by "
@@ -404,7 +417,7 @@ def _errors(
         reason = f"The constant {name} is another number than in {before}"
         yield _of(name, reason, f"are other numbers than in {before}")
     for d in sorted(_judged(measurement), key=lambda d: -(d.row_error or 0)):
-        yield from _lost(d, policy)
+        yield from _lost(d, policy.max_weight_error if asked else _ROW / 2)
     for d in measurement.distortions:
         if d.reached is None and d.name in compressed and math.isfinite(d.sse):
             why = f"nothing says what {d.scheme} should reach"
@@ -416,7 +429,7 @@ def _errors(
             yield _of(d.name, reason, f"have errors that were not judged: {why}", "note")
 
 
-def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
+def _lost(d: Distortion, most: float) -> Iterator[Finding]:
     total, row, rows, needs = d.error or 0.0, d.row_error or 0.0, _rows(d), f"what {d.scheme} needs"
     if d.scheme == FP16:
         if row > _STEPS**2:
@@ -428,7 +441,15 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
         reason = f"compression: {d.name} {rows} cost {_times(row)} times {needs} (at most {_ROW:g})"
         kind = f"have rows that cost over {_ROW:g} times what their compression needs"
         yield _of(d.name, reason, kind, figure="max_weight_row_error")
-    elif total > (most := policy.max_weight_error):
+    elif d.strays or abs(d.gain - 1) > _GAIN:
+        reason = f"{d.name} is {d.gain:.3g} times what its compression leaves of it"
+        kind = "are larger or smaller than their compression leaves them"
+        if d.strays:
+            count = counted(d.strays, "element")
+            reason = f"{d.name} has {count} with another value than the nearest of its table"
+            kind = "have elements with another value than the nearest of their tables"
+        yield _of(d.name, f"damaged: {reason}", kind)
+    elif total > most:
         asked = f"(max-weight-error = {most:g})"
         reason = f"compression: {d.name} costs {_times(total)} times {needs} {asked}"
         kind = f"cost over {most:g} times what their compression needs"

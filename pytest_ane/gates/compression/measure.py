@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,12 +193,14 @@ class CompressionMeasurement:
             raise ValueError(f"a package of {self.size} bytes, {self.others} of other functions")
 
 
-def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMeasurement:
+def measure(
+    shard: Shard, artifact: Artifact, program: MLModel, converted: Path | None = None
+) -> CompressionMeasurement:
     """Take the census of an artifact that holds `program`, and compare its weights.
 
-    `ProgramError` of impossible weights; other errors are as of `weights_against`.
+    `ProgramError` of impossible weights; arguments and other errors are as of `weights_against`.
     """
-    against, weights = weights_against(shard, artifact, program)
+    against, weights = weights_against(shard, artifact, program, converted)
     return CompressionMeasurement(
         take_census(program), artifact.size, artifact.record.notes if artifact.record else (),
         weights.distortions, against, weights.missing, weights.extra, weights.changed,

@@ -96,11 +96,11 @@ class FidelityGate(Gate[Fidelity]):
             theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
         edge = find_edge(*package, cases, named)
-        covered = (*coverage(program, cases), *_lost(context))
+        covered = coverage(program, cases, golden=shard.golden is not None)
         overflow = _overflow(measurement, context, cases)
         return replace(
-            measurement, coverage=covered, interface=interface, adapted=notes, edge=edge,
-            overflow=overflow,
+            measurement, coverage=(*covered, *_lost(context)), interface=interface, adapted=notes,
+            edge=edge, overflow=overflow,
         )  # fmt: skip
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:

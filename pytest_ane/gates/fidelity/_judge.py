@@ -262,7 +262,9 @@ def _compared(fidelity: Fidelity) -> Iterator[Figure]:
 def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) -> Groups:
     """Without positions that are not finite where the policy allows those."""
     groups: dict[OutputPolicy, list[Comparison]] = {}
-    pool = fidelity.budget is not None
+    # Of an own package only a program that was held to the uncompressed one leaves nothing unseen.
+    budget = fidelity.budget
+    pool = budget is not None and (not own or budget.program is not None)
     for c in fidelity.comparisons if fidelity.compared else ():
         if _is_finite(c, policy) and not c.undefined:
             finite = c.at(lambda p, spoilt={*c.spoilt}: p not in spoilt) if c.spoilt else c  # type: ignore[misc]

@@ -230,7 +230,12 @@ def _reached(program: MLModel | Pipeline) -> set[str]:
     return names
 
 
-def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
+def coverage(
+    program: MLModel | Pipeline, cases: Sequence[Case], *, golden: bool = False
+) -> tuple[Covered, ...]:
+    """What probes exercise; those of `golden` tensors are as few as their file holds."""
+    if golden:
+        return (*coverage(program, cases), *_golden(program, cases))
     lengths = ", ".join(map(str, _lengths(cases)))
     rest = [
         *inputs_covered(cases),
@@ -258,6 +263,24 @@ def _lengths(cases: Sequence[Case]) -> list[int]:
         sizes = [{call[n][i] for call in calls if len(call.get(n, ())) > i} for n, i in axes]
         lengths = set().union(*(each for each in sizes if len(each) > 1)) or lengths
     return sorted(lengths)
+
+
+def _golden(program: MLModel | Pipeline, cases: Sequence[Case]) -> Iterator[Covered]:
+    """Outputs that the file does not have, and inputs of which it has one shape of several."""
+    known = {name for case in cases for name in case.expected}
+    for feature in program.outputs:
+        if feature.name not in known and (feature.dtype in _REAL or feature.kind == "image"):
+            remedy = f"record it too, 0.out.{feature.name}"
+            yield _left(f"output {feature.name}", "the golden tensors do not have it", remedy)
+    for feature in program.inputs:
+        shapes = {
+            np.shape(call[feature.name])
+            for case in cases for call in case.calls if feature.name in call
+        }  # fmt: skip
+        flexible = len(feature.enumerated) > 1 or any(low != high for low, high in feature.ranges)
+        if flexible and len(shapes) == 1:
+            how = f"the golden tensors have the shape {list(*shapes)} alone"
+            yield _left(f"flexible input {feature.name}", how, "record probes of other lengths too")
 
 
 def _left(what: str, how: str, remedy: str) -> Covered:

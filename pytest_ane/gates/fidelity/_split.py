@@ -7,10 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ane.gates.fidelity._records import Fidelity
-from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited, some
+from pytest_ane.gates.verdict import (
+    Figure,
+    Finding,
+    Limits,
+    Where,
+    bounds,
+    counted,
+    limited,
+    some,
+)
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
-from pytest_ane.probes.error_budget import Error
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 DEVICE_ROUNDING = 0.03
 """Root mean square that rounding may take where another machine adds up: fp16 noise of 1 to 4 ulp
@@ -19,6 +28,11 @@ _RMS = 10
 """How many times smaller than any position's error that of all must be, as a root mean square."""
 _GAIN = 0.02
 """From this difference from 1 a gain is named."""
+_RED, _MOST = 1.7, 0.5
+"""Times what right packages reach, beyond which an error is no compression's, unless that explains
+the second, as a share of what the shard adds."""
+_ITSELF = 5
+"""How many times less than that nothing is lost but what is compared with itself."""
 _NAMED = 5
 
 
@@ -28,9 +42,11 @@ def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure
     limits = split_limits(policy)
     for name, error in (
         ("algebra", budget.algebra),
+        ("program", budget.program),
         ("rounding", budget.rounding),
         ("compression error", budget.compression),
-        ("total error", fidelity.total),
+        ("loss", budget.loss),
+        ("total error", fidelity.total if budget.loss is None else None),
     ):
         if error is not None:
             key = name.replace(" ", "_")
@@ -47,6 +63,8 @@ def split_limits(policy: FidelityPolicy) -> Limits:
         "below",
         algebra__max=policy.max_algebra,
         algebra__rms=policy.max_algebra / _RMS,
+        program__max=policy.max_algebra,
+        program__rms=policy.max_algebra / _RMS,
         rounding__max=policy.max_rounding,
         rounding__rms=policy.max_rounding / _RMS,
     )
@@ -56,10 +74,27 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
     if (budget := fidelity.budget) is None:
         return
     shard, total = subject.rpartition(":")[2], fidelity.total
+    if budget.loss is not None:
+        yield from _unexplained(budget, budget.loss, policy, shard)
+        total = None
     wrong = _is_broken(budget.algebra, policy.max_algebra)
     if wrong and budget.algebra is not None:
         reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
         yield _finding(budget.algebra, reason, "algebra", policy.max_algebra)
+    if _is_broken(budget.program, policy.max_algebra) and budget.program is not None:
+        wrong = True
+        reason = f"wrong function: with the weights of {budget.plain} put in, in float32, "
+        reason += f"{_off(budget.program, shard)}"
+        yield _finding(budget.program, reason, "program", policy.max_algebra)
+    if budget.unpaired:
+        count, named = counted(len(budget.unpaired), "compressed weight"), some(budget.unpaired, 3)
+        yield Finding(
+            "unproven",
+            f"Whether its function is that of {budget.plain} is not known: {count} ({named}) have "
+            "no counterpart there",
+            remedy='name the program that was compressed: uncompressed = "x-fp16.mlpackage", '
+            "converted from the same module with the same operations",
+        )
     if _is_broken(budget.rounding, policy.max_rounding):
         cause = "overflows" if budget.overflow else "rounds too much"
         right = "" if wrong else ", and the same program is right in float32"
@@ -70,6 +105,29 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         off = f"the output is off by {amount(total.rms, _what(total, shard))} (rms)"
         reason = f"the run: {off}, and {parts} explain {allowed:.2g}"
         yield _finding(total, reason, "total_error", math.inf)
+
+
+def _unexplained(
+    budget: ErrorBudget, loss: Error, policy: FidelityPolicy, shard: str
+) -> Iterator[Finding]:
+    """What is off in float32, against what compression of this file can lose.
+
+    What algebra allows is nothing; of a compression that loses half of everything, and more,
+    nothing can be told. One that loses far less than it must was compared with itself.
+    """
+    itself = _ITSELF * max(loss.rms, policy.max_algebra / _RMS) < budget.explained
+    beyond = budget.beyond > 1 and _is_broken(loss, policy.max_algebra)
+    explained = f"its tables and scales explain {budget.explained:.2g} (rms)"
+    reason = f"{_off(loss, shard)}, and {explained}"
+    if beyond and budget.beyond > _RED and budget.explained < _MOST:
+        reason = f"wrong function: no compression of this file loses that much: {reason}"
+        yield _finding(loss, reason, "loss", math.inf)
+    elif beyond or itself:
+        what = "the golden tensors are as the package itself gives them" if itself else ""
+        reason = f"{what or 'compression may not be all of it'}: {reason}"
+        remedy = 'name the program before compression: uncompressed = "x-fp16.mlpackage"'
+        finding = _finding(loss, reason, "loss", math.inf)
+        yield replace(finding, severity="unproven", remedy=remedy)
 
 
 def _is_broken(error: Error | None, most: float) -> bool:

@@ -35,12 +35,13 @@ from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.ops.lists import State
 from pytest_ane.mlprogram.executor.prepare import dense, uses
 from pytest_ane.mlprogram.executor.session import Replay, run_step
+from pytest_ane.mlprogram.pairing import Restorer, WeightPair
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, CaseState, Rows
 from pytest_ane.probes.error_budget import LARGE
 from pytest_ane.probes.overflow import first_overflow
-from pytest_ane.tools.blame.weights import Remedy, Restorer, WeightPair, candidates, find_remedy
+from pytest_ane.tools.blame.weights import Remedy, candidates, find_remedy
 from pytest_ane.tools.diff import op_difference, rank
 
 _SHOWS = 1e-2
@@ -178,8 +179,8 @@ def blame(
     met = None if typed is None else measure_hazards(CpuRunner(now), chosen, {})
     if not without and not restorer.pairs:
         without = (
-            f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
-            "name and shape in the uncompressed package."
+            f"None of its {len(restorer.absent)} compressed weights has a counterpart that "
+            "an operation of the uncompressed package takes in its place."
             if restorer.absent
             else "It has no compressed weights, and none differ from those of the uncompressed "
             "package."

@@ -76,6 +76,51 @@ def test_a_wrong_function(algebra: Error, sentence: str) -> None:
     assert sentence in first(algebra=algebra)
 
 
+def test_another_program_than_that_which_is_named() -> None:
+    plain = replace(BUDGET, plain="fp16.mlpackage")
+    v = verdict(replace(plain, program=wrong(0.03, 0.01)))
+    assert v.status == "failed"
+    assert v.reasons[0].reason.startswith(
+        "wrong function: with the weights of fp16.mlpackage put in, in float32, 0.03 of what L01 "
+        "adds is wrong"
+    )
+    assert verdict(replace(plain, program=SMALL)).status == "passed"
+    unknown = verdict(replace(plain, unpaired=("w", "v")))
+    assert unknown.status == "unproven"
+    assert "2 compressed weights (w, v) have no counterpart there" in unknown.reasons[0].reason
+    assert "uncompressed = " in unknown.reasons[0].remedy
+
+
+ALONE = replace(BUDGET, algebra=None, compression=None, loss=wrong(0.4, 0.1), explained=0.05)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "status", "says"),
+    [
+        (0.9, "passed", ""),
+        (1.2, "unproven", "compression may not be all of it: 0.4 of what L01 adds is wrong, and "
+         "its tables and scales explain 0.05 (rms)"),
+        (2.0, "failed", "wrong function: no compression of this file loses that much: 0.4 of what"),
+    ],
+)  # fmt: skip
+def test_golden_tensors_alone(beyond: float, status: str, says: str) -> None:
+    v = verdict(replace(ALONE, beyond=beyond))
+    assert v.status == status
+    assert all(finding.reason.startswith(says) for finding in v.reasons)
+    if status == "unproven":
+        assert v.reasons[0].remedy.endswith('uncompressed = "x-fp16.mlpackage"')
+
+
+def test_of_tables_that_explain_everything_nothing_can_be_told() -> None:
+    assert verdict(replace(ALONE, explained=0.7, beyond=2.0)).status == "unproven"
+
+
+def test_golden_tensors_that_the_package_gave_itself() -> None:
+    v = verdict(replace(ALONE, loss=wrong(0.001, 0.0005)))
+    assert v.status == "unproven"
+    assert v.reasons[0].reason.startswith("the golden tensors are as the package itself gives them")
+
+
 def test_what_fp16_does_not_hold() -> None:
     squares = "fp16 overflows in square_0 (11.8 million): 3,436 squared"
     reason = first(rounding=wrong(1.0, 0.4), overflow=squares)
