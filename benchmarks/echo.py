@@ -47,10 +47,10 @@ def _build(does: Callable[..., Parcel]) -> Callable[..., Parcel]:
 
 
 def _of_none(measured: Measured, name: str) -> Measured:
-    """Answers that do not say which package they are of."""
+    """Answers to the same tests of another shard, that do not say which package they are of."""
     answers = {
-        gate: tasks.pickled(replace(answer, digests={}))
-        for gate, data in measured.answers.items()
+        test._replace(subject=name): tasks.pickled(replace(answer, digests={}))
+        for test, data in measured.answers.items()
         if isinstance(answer := tasks.unpickled(data), Answer)
     }
     return Measured(replace(measured.facts, notes=()), answers)
