@@ -22,6 +22,8 @@ _EVEN = 0.02
 _TAIL = 1.5
 """Steps, of a table by k-means, that its ends stand for: what is beyond them as well. Of normal
 values 1.46, from 2 to 8 bits."""
+_DENSE = 0.93
+"""What k-means loses of that, for its entries lie closer where more values are; 4 and 6 bits."""
 
 
 def stored_steps(model: MLModel, weight: ProgramWeight) -> tuple[Step, ...]:
@@ -105,7 +107,7 @@ def _steps(values: FloatArray, stage: Stage) -> FloatArray:
     steps = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
     if gaps.std() >= _EVEN * gaps.mean():
         steps[[0, -1]] *= _TAIL
-        steps *= np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
+        steps *= _DENSE * np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
     at = np.clip(np.searchsorted(entries, values), 0, len(entries) - 1)
     return np.asarray(steps[at], np.float32)
 
