@@ -117,8 +117,8 @@ _ENOUGH = 32
 _RIGHT = 1.18, 1.27, 1.32
 """Times what draws have, that right packages stay below where compression explains little: of the
 root mean square, of rows and of channels. A block of attention and feed-forward with weights that
-are normal, heavy-tailed, with outliers and with rows of various sizes, in 3 to 8 bits by k-means and
-evenly, int4 and int8, per tensor, channel and block, reached 0.99 of each over 20 seeds."""
+are normal, heavy-tailed, with outliers and with rows of various sizes, in 3 to 8 bits by k-means
+and evenly, int4 and int8, per tensor, channel and block, reached 0.99 of each over 20 seeds."""
 _COARSE = 0.25
 """What these grow by, per unit of what compression explains: draws of coarse weights vary more."""
 
