@@ -22,6 +22,8 @@ _EVEN = 0.02
 _TAIL = 1.5
 """Steps, of a table by k-means, that its ends stand for: what is beyond them as well. Of normal
 values 1.46, from 2 to 8 bits."""
+_EXACT = 4
+"""Fewer values than that were not rounded, where there could be more: a mask of 0 and -1e4."""
 _DENSE = 0.93
 """What k-means loses of that, for its entries lie closer where more values are; 4 and 6 bits."""
 
@@ -99,7 +101,7 @@ def _parts(shape: tuple[int, ...], stage: Stage, *, last: bool) -> Iterator[Any]
 def _steps(values: FloatArray, stage: Stage) -> FloatArray:
     """How far apart the values that are stored lie about each value."""
     entries, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-    if len(entries) < 2:
+    if len(entries) < min(_EXACT, 2**stage.nbits):
         return np.zeros(values.shape, np.float32)
     gaps = np.diff(entries)
     if stage.is_quantization:  # Integers that no value has are left out: steps are equal.

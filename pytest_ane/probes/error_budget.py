@@ -312,7 +312,9 @@ def unexplained(loss: Loss) -> tuple[float, float]:
             float(((actual - path) * (each - path)).sum() / np.square(each - path).sum())
             for each in (expected, *draws)
         ]
-        tolerance = 0.7 * explained**2 + 0.12 * explained + _NOTHING
+        # An image's numbers vary together, and a few numbers by chance: as far as draws do.
+        varied = 4 * float(np.std(gains[1:]))
+        tolerance = max(0.7 * explained**2 + 0.12 * explained + _NOTHING, varied)
         ratios.append(abs(gains[0] - float(np.mean(gains[1:]))) / tolerance)
     finite = all(map(math.isfinite, ratios))
     return _digits(explained), _digits(max(ratios)) if finite else math.inf

@@ -179,7 +179,7 @@ def test_golden_tensors_of_no_probe(project: Project) -> None:
 
 def test_golden_tensors_of_no_rows(project: Project) -> None:
     save(project.path / "it.mlpackage", projection, flexible=True)
-    none = np.zeros((1, 0, C), F16)
+    none: Any = np.zeros((1, 0, C), F16)
     np.savez(project.path / "it.npz", **{"0.in.x": none, "0.out.y": none})
     refused(shard(project, 'reference = "it.npz"'), "0.in.x is empty")
 
