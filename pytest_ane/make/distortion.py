@@ -32,7 +32,7 @@ from pytest_ane.mlprogram.pairing import (
     typeless,
     values_as,
     weight_name,
-)
+)  # fmt: skip
 from pytest_ane.mlprogram.records import MLModel, TensorType
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -103,11 +103,8 @@ def _extents(each: _Taken) -> tuple[int, ...]:
     return extents if len(extents) == 2 else each.place[2]
 
 
-_PLACES: tuple[Callable[[_Taken], tuple[Any, ...]], ...] = (
-    lambda each: each.place,
-    lambda each: each.place[2],
-    _extents,
-)
+_PLACES: tuple[Callable[[_Taken], tuple[Any, ...]], ...]
+_PLACES = attrgetter("place"), lambda each: each.place[2], _extents
 """By what weights are alike, the strictest first."""
 
 
