@@ -15,7 +15,7 @@ from pytest_ane.manifest import Linear, Palettize, Step
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.records import MLModel
-from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, constants_of
+from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, Weight, constants_of
 
 _EVEN = 0.02
 """Deviation of a table's steps, relative to their mean, up to which they are even: fp16 rounds."""
@@ -64,14 +64,13 @@ def _is_even(model: MLModel, weight: ProgramWeight) -> bool:
     return bool(np.median(steps.std(1) / np.maximum(steps.mean(1), 1e-30)) < _EVEN)
 
 
-def spread(model: MLModel, weight: ProgramWeight, values: FloatArray) -> FloatArray:
+def spread(kind: Weight, values: FloatArray) -> FloatArray:
     """Root mean square of what rounding each of a compressed weight's values may have lost.
 
     Of a table the distance of the entries about a value over sqrt(12); of integers their scale over
     sqrt(12); of zeros that were left out the smallest value that was kept, over sqrt(3); of several
     stages the root of the sum of squares.
     """
-    kind = weight.weight
     whole = np.zeros(values.shape, np.float32)
     for stage in (s for s in kind.stages if not s.of_table):
         if stage.op == SPARSE:

@@ -34,7 +34,7 @@ from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.prepare import dense
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
-from pytest_ane.mlprogram.pairing import Restorer, same_form
+from pytest_ane.mlprogram.pairing import Restorer, WeightPair, same_form
 from pytest_ane.mlprogram.weights import decompress, find_weights
 from pytest_ane.probes.cases import Case, CaseState, Rows
 from pytest_ane.probes.overflow import first_overflow
@@ -108,6 +108,9 @@ LARGE = 0.05
 _NARROW = 4
 """Channels are named where a fourth of them, or fewer, have nearly all of the squared error."""
 _NEARLY_ALL = 0.9
+_LAYERS = {"conv", "conv_transpose", "einsum", "gather", "gru", "linear", "lstm", "matmul", "rnn"}
+_DAMAGE = 16
+"""Times the square that compression may lose of a constant; beyond, it is another one."""
 _DRAWS = 6
 """Draws of what compression may have lost."""
 _NOTHING = 2e-3
@@ -215,13 +218,27 @@ def measure_budget(
         return budget
     model, original = read_model(compressed, function=function), read_model(plain, function=plainly)
     restorer = Restorer(model, original)
-    put = [pair.name for pair in restorer.pairs if pair.weight.stages]
+    put = [p.name for p in restorer.pairs if p.weight.stages and not _is_another(p)]
     if restorer.absent:
         return replace(budget, unpaired=restorer.absent)
     if len(put) == len(restorer.pairs) and same_form(model, original):
         return replace(budget, program=Error(0.0, 0.0))
     runner = CpuRunner(restorer.session(put, precision="float32"))
     return replace(budget, program=_error(reference, [*run_cases(runner, cases)], exact, _FLOAT32))
+
+
+def _is_another(pair: WeightPair) -> bool:
+    """Whether a constant that is no layer's weight, such as a mask, is none that compression makes.
+
+    It belongs to the program, where a layer's weight that lost too much is damaged.
+    """
+    if not _LAYERS.isdisjoint(pair.weight.op_types):
+        return False
+    stored, exact = (np.asarray(each, np.float32) for each in (pair.stored, pair.exact))
+    with np.errstate(all="ignore"):
+        lost, size = (float(np.square(each).sum()) for each in (stored - exact, exact))
+    may = _DAMAGE * float(np.square(spread(pair.weight, stored)).sum())
+    return lost > may + _NOTHING**2 * size
 
 
 def measure_loss(package: Path, cases: Sequence[Case], function: str | None = None) -> ErrorBudget:
@@ -240,7 +257,7 @@ def measure_loss(package: Path, cases: Sequence[Case], function: str | None = No
         for weight in weights:
             values = np.asarray(dense(decompress(model, weight)), np.float32)
             noise = gaussian(generator("loss", draw, weight.weight.name), values.shape)
-            others[weight.operation] = values + spread(model, weight, values) * noise
+            others[weight.operation] = values + spread(weight.weight, values) * noise
         runner = CpuRunner(Session(model, "float32", 0, overrides=others))
         draws.append([*run_cases(runner, cases)])
     losses: dict[tuple[str, int], list[Loss]] = {}
