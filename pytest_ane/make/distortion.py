@@ -25,7 +25,14 @@ from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
-from pytest_ane.mlprogram.pairing import Pair, pair_weights, same_values, typeless, weight_name
+from pytest_ane.mlprogram.pairing import (
+    Pair,
+    pair_weights,
+    same_values,
+    typeless,
+    values_as,
+    weight_name,
+)  # fmt: skip
 from pytest_ane.mlprogram.records import MLModel, TensorType
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,
@@ -206,9 +213,10 @@ def distortion(
     *,
     own: bool = False,
 ) -> Distortion:
-    """A weight's squared error against another one of the same shape; see `compare_weights`."""
+    """A weight's squared error against its counterpart; see `compare_weights`."""
     kind = weight.weight
-    values, exact = decompress(model, weight), decompress(against, original)
+    values = decompress(model, weight)
+    exact = values_as(values, against, original)
     lost, energy, worst, size = _compare(kind, values, exact)
     sse, whole = float(lost.sum()), float(energy.sum())
     if not math.isfinite(sse) or not math.isfinite(whole):

@@ -23,7 +23,7 @@ from pytest_ane.mlprogram.weights import take_census
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
 Against: TypeAlias = Literal[
-    "build", "changed", "uncompressed", "family", "reference", "itself", "nothing"
+    "build", "changed", "uncompressed", "family", "reference", "compressed", "itself", "nothing"
 ]
 """What an artifact's weights are compared with: see `weights_against`."""
 
@@ -101,8 +101,8 @@ def weights_against(
     than its build measured, so nothing is known. For packages of the user's: `uncompressed`, which
     the manifest names; `family`, what the shard's family makes of it, `converted`; `reference`, a
     package of the same program; `itself`, for it is not compressed. `nothing` is known to be its
-    uncompressed form: weights that a reference package has too are compared with those all the
-    same, without a yardstick.
+    uncompressed form, or only a `compressed` reference, which may have lost as much: weights that a
+    reference package has too are compared with those all the same, without a yardstick.
 
     `ProgramError` or `BuildError` where a package cannot be read, or is not uncompressed.
     """
@@ -124,9 +124,13 @@ def weights_against(
         if compressed.isdisjoint(weights.extra):
             return "reference", weights
     weights = WeightComparison()
+    against: Against = "nothing" if compressed else "itself"
     if (reference := _reference_package(shard)) is not None:
-        weights = compare_weights(program, _read(reference, shard))
-    return ("nothing" if compressed else "itself"), WeightComparison(weights.distortions)
+        theirs = _read(reference, shard)
+        weights = compare_weights(program, theirs)
+        if compressed and any(weight.stages for weight in take_census(theirs).weights):
+            against = "compressed"
+    return against, WeightComparison(weights.distortions)
 
 
 def _compared(program: MLModel, plain: MLModel, shard: Shard) -> WeightComparison:

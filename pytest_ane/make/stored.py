@@ -15,13 +15,17 @@ from pytest_ane.manifest import Linear, Palettize, Step
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.records import MLModel
-from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, constants_of
+from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, Weight, constants_of
 
 _EVEN = 0.02
 """Deviation of a table's steps, relative to their mean, up to which they are even: fp16 rounds."""
 _TAIL = 1.5
 """Steps, of a table by k-means, that its ends stand for: what is beyond them as well. Of normal
 values 1.46, from 2 to 8 bits."""
+_EXACT = 4
+"""Fewer values than that were not rounded, where there could be more: a mask of 0 and -1e4."""
+_DENSE = 0.93
+"""What k-means loses of that, for its entries lie closer where more values are; 4 and 6 bits."""
 
 
 def stored_steps(model: MLModel, weight: ProgramWeight) -> tuple[Step, ...]:
@@ -60,14 +64,13 @@ def _is_even(model: MLModel, weight: ProgramWeight) -> bool:
     return bool(np.median(steps.std(1) / np.maximum(steps.mean(1), 1e-30)) < _EVEN)
 
 
-def spread(model: MLModel, weight: ProgramWeight, values: FloatArray) -> FloatArray:
+def spread(kind: Weight, values: FloatArray) -> FloatArray:
     """Root mean square of what rounding each of a compressed weight's values may have lost.
 
     Of a table the distance of the entries about a value over sqrt(12); of integers their scale over
     sqrt(12); of zeros that were left out the smallest value that was kept, over sqrt(3); of several
     stages the root of the sum of squares.
     """
-    kind = weight.weight
     whole = np.zeros(values.shape, np.float32)
     for stage in (s for s in kind.stages if not s.of_table):
         if stage.op == SPARSE:
@@ -97,7 +100,7 @@ def _parts(shape: tuple[int, ...], stage: Stage, *, last: bool) -> Iterator[Any]
 def _steps(values: FloatArray, stage: Stage) -> FloatArray:
     """How far apart the values that are stored lie about each value."""
     entries, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-    if len(entries) < 2:
+    if len(entries) < min(_EXACT, 2**stage.nbits):
         return np.zeros(values.shape, np.float32)
     gaps = np.diff(entries)
     if stage.is_quantization:  # Integers that no value has are left out: steps are equal.
@@ -105,7 +108,7 @@ def _steps(values: FloatArray, stage: Stage) -> FloatArray:
     steps = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
     if gaps.std() >= _EVEN * gaps.mean():
         steps[[0, -1]] *= _TAIL
-        steps *= np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
+        steps *= _DENSE * np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
     at = np.clip(np.searchsorted(entries, values), 0, len(entries) - 1)
     return np.asarray(steps[at], np.float32)
 

@@ -8,10 +8,10 @@ give weights other names and leave operations as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,7 +53,7 @@ _ROUNDING = 1e-6
 
 
 def pair_weights(model: MLModel, other: MLModel) -> list[Pair]:
-    """Every weight of both programs, with its counterpart where it has one of the same shape.
+    """Every weight of both programs, with its counterpart where it has one: see `values_as`.
 
     Functions are paired by name; one that the other program lacks is held against its main one.
     """
@@ -64,6 +64,19 @@ def pair_weights(model: MLModel, other: MLModel) -> list[Pair]:
     met = {b.operation for _, b in pairs if b is not None}
     left = (each.weight for every in theirs.values() for each in every)
     return [*pairs, *((None, weight) for weight in left if weight.operation not in met)]
+
+
+def values_as(stored: Any, model: MLModel, weight: ProgramWeight) -> Any:
+    """Values of a counterpart of `stored` in its shape, transposed where that is nearer.
+
+    A linear layer, a 1x1 convolution and a product take one weight in three shapes.
+    """
+    exact = decompress(model, weight)
+    if tuple(exact.shape) == tuple(stored.shape):
+        return exact
+    a, b = (np.asarray(each, np.float32) for each in (stored, exact))
+    turned = (each.reshape(a.shape) for each in (b, b.squeeze().T))
+    return max(turned, key=lambda each: float(np.vdot(a, each)))
 
 
 def weight_name(weight: ProgramWeight) -> str:
@@ -83,6 +96,16 @@ class _Taken:
     weight: ProgramWeight
     place: tuple[Any, ...]
     name: str
+
+
+def _extents(each: _Taken) -> tuple[int, ...]:
+    extents = tuple(sorted(size for size in each.place[2] if size > 1))
+    return extents if len(extents) == 2 else each.place[2]
+
+
+_PLACES: tuple[Callable[[_Taken], tuple[Any, ...]], ...]
+_PLACES = attrgetter("place"), lambda each: each.place[2], _extents
+"""By what weights are alike, the strictest first."""
 
 
 def _by_function(model: MLModel) -> dict[str, list[_Taken]]:
@@ -115,14 +138,14 @@ def _taken(function: Function, weights: Mapping[str, ProgramWeight]) -> Iterator
 
 
 def _paired(mine: Sequence[_Taken], theirs: Sequence[_Taken]) -> list[tuple[_Taken, _Taken | None]]:
-    """Each of `mine` with its counterpart: by place, the rest by name and shape alone."""
+    """Each of `mine` with its counterpart: by place, the rest by name and shape, then extents."""
     found: dict[int, _Taken] = {}
-    for part in (slice(None), slice(2, None)):
+    for place in _PLACES:
         met = {id(each) for each in found.values()}
-        for place in dict.fromkeys(each.place[part] for each in mine):
-            a = [x for x in mine if x.place[part] == place and id(x) not in found]
-            b = [x for x in theirs if x.place[part] == place and id(x) not in met]
-            found |= {id(x): y for x, y in _alike(a, b, ordered=part.start is None)}
+        for at in dict.fromkeys(map(place, mine)):
+            a = [x for x in mine if place(x) == at and id(x) not in found]
+            b = [x for x in theirs if place(x) == at and id(x) not in met]
+            found |= {id(x): y for x, y in _alike(a, b, ordered=place is _PLACES[0])}
     return [(each, found.get(id(each))) for each in mine]
 
 
@@ -292,14 +315,13 @@ def _weight_pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPa
     own = [(a, b) for a, b in pairs if a is not None and a.function is model.main]
     hold = 8 * sum(a.weight.elements for a, _ in own) <= _HELD
 
-    def values(model: MLModel, weight: ProgramWeight) -> Any:
-        decoded = decompress(model, weight)
+    def held(decoded: Any) -> Any:
         return np.asarray(decoded, np.float32) if hold else decoded
 
     for mine, theirs in own:
-        stored, exact = values(model, mine), None
+        stored, exact = held(decompress(model, mine)), None
         if theirs is not None and original is not None:
-            exact = values(original, theirs)
+            exact = held(values_as(stored, original, theirs))
             if not mine.weight.stages and _agree(stored, exact):
                 exact = None
         yield WeightPair(mine.weight, mine.operation, stored, exact)

@@ -117,6 +117,7 @@ def test_weights_are_compared_with_the_uncompressed_form(
     assert against(small, reference=plain)[0] == "reference"
     assert against(small, reference="none", uncompressed=plain)[0] == "uncompressed"
     assert against(small, reference=other) == ("nothing", [])
+    assert against(small, reference=small)[0] == "compressed"
     assert against(small, reference="none") == ("nothing", [])
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.pairing import program_digest, same_form
+from pytest_ane.mlprogram.pairing import Restorer, program_digest, same_form
 from tests.gates.fidelity import blocks
 
 
@@ -46,3 +49,49 @@ def test_compression_is_none_of_a_form(plain: Path, tmp_path: Path) -> None:
     small = blocks.palettized(plain, tmp_path / "small", {"first": 4})
     assert same_form(read_model(plain), read_model(small))
     assert digest(plain) != digest(small)
+
+
+WIDE = np.random.default_rng(0).standard_normal((48, 32)).astype(np.float16)
+
+
+def product(path: Path, how: str, weight: Any) -> Path:
+    """`y [1, 4, 48]` of `x [1, 4, 32]` and a weight `[48, 32]`, as another operation each."""
+    ct = import_coremltools()
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function, Program, types
+
+    with converter_notes():
+        spec = mb.TensorSpec((1, 4, 32), types.fp16)
+        with Function({"x": spec}, ct.target.iOS18) as function:
+            x = function.inputs["x"]
+            if how == "linear":
+                y = mb.linear(x=x, weight=mb.const(val=weight, name="w"), name="y")
+            elif how == "matmul":
+                y = mb.matmul(x=x, y=mb.const(val=weight.T.copy(), name="w"), name="y")
+            else:
+                kernel = mb.const(val=weight[:, :, None], name="w")
+                turned = mb.conv(x=mb.transpose(x=x, perm=[0, 2, 1]), weight=kernel)
+                y = mb.transpose(x=turned, perm=[0, 2, 1], name="y")
+            function.set_outputs([y])
+        program = Program()
+        program.add_function("main", function)
+        ct.convert(
+            program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        ).save(str(path))  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("mine", ["linear", "matmul", "conv"])
+@pytest.mark.parametrize("theirs", ["linear", "matmul", "conv"])
+def test_one_weight_in_three_shapes(mine: str, theirs: str, tmp_path: Path) -> None:
+    other = (1.25 * WIDE).astype(np.float16)
+    a, b = (
+        product(tmp_path / "a.mlpackage", mine, WIDE),
+        product(tmp_path / "b.mlpackage", theirs, other),
+    )
+    restorer = Restorer(read_model(a), read_model(b))
+    assert restorer.names == ("w",)
+    x = np.random.default_rng(1).standard_normal((1, 4, 32)).astype(np.float32)
+    given = restorer.session(("w",), precision="float32").predict({"x": x})["y"]
+    assert np.allclose(given, x @ other.astype(np.float32).T, atol=1e-4)

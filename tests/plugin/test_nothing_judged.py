@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_ane.cli import main
 from tests.plugin.conftest import Project
 
 pytestmark = pytest.mark.slow
@@ -56,6 +58,10 @@ def another(mb: Any, x: Any) -> Any:
     return mb.tanh(x=mb.matmul(x=x, y=OTHER), name="y")
 
 
+def two(mb: Any, x: Any) -> Any:
+    return projection(mb, x), mb.mul(x=mb.matmul(x=x, y=OTHER), y=F16(1), name="z")
+
+
 def answers(x: Any) -> Any:
     return np.tanh(x.astype(np.float32) @ WEIGHT.astype(np.float32))
 
@@ -67,13 +73,14 @@ def shard(project: Project, keys: str, policy: str = "") -> Project:
     )
 
 
-def refused(project: Project, *patterns: str) -> None:
-    """The gate does not pass, and names each of these."""
+def refused(project: Project, *patterns: str, unproven: bool = False) -> None:
+    """The gate does not pass, and says why in these lines."""
     result = project.gate("-k", "fidelity", "-rA")
     assert result.ret, "green"
     text = "\n".join([*result.outlines, *result.errlines])
     for pattern in patterns:
         assert pattern in text, f"{pattern!r} is not said"
+    assert not unproven or "UNPROVEN" in text
 
 
 @pytest.fixture
@@ -92,12 +99,42 @@ def test_a_reference_that_is_the_artifact_in_another_folder(project: Project) ->
     )
 
 
+def test_golden_tensors_recorded_from_the_artifact(project: Project) -> None:
+    save(project.path / "it.mlpackage", another)
+    cache = ["--ane-cache", str(project.workshop.cache)]
+    recorded = ["golden", "record", "it.mlpackage", "--out", "it.npz", *cache]
+    assert main(recorded) == 0
+    refused(shard(project, 'reference = "it.npz"'), "it.npz")
+
+
+def test_a_reference_that_is_the_artifact_with_another_description(project: Project) -> None:
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+
+    ct = import_coremltools()
+    save(project.path / "it.mlpackage", another)
+    with converter_notes():
+        model = ct.models.MLModel(str(project.path / "it.mlpackage"), skip_model_load=True)
+        model.short_description, model.author = "the reference", "another"
+        model.save(str(project.path / "reference.mlpackage"))
+    refused(shard(project, 'reference = "reference.mlpackage"'), "reference.mlpackage")
+
+
+# Limits that nothing can miss.
+
+
+@pytest.mark.parametrize("policy", ["min-cosine = -1\nmax-relative-l2 = 1e9", "min-cosine = -1"])
+def test_limits_that_nothing_can_miss(project: Project, x: Any, policy: str) -> None:
+    save(project.path / "it.mlpackage", another)
+    np.savez(project.path / "it.npz", **{"0.in.x": x, "0.out.y": answers(x)})
+    refused(shard(project, 'reference = "it.npz"', policy))
+
+
 # Dead outputs.
 
 
 @pytest.mark.parametrize(
     ("dead", "reference"),
-    [("zero", "none"), ("zero", "dead.mlpackage"), ("constant", "none"), ("one of two", "none")],
+    [*product(("zero", "constant", "one of two"), ("none", "dead.mlpackage"))],
 )
 def test_an_output_that_is_dead(project: Project, dead: str, reference: str) -> None:
     def body(gain: float) -> Callable[[Any, Any], Any]:
@@ -116,6 +153,21 @@ def test_an_output_that_is_dead(project: Project, dead: str, reference: str) -> 
     refused(shard(project, f'reference = "{reference}"'), "y")
 
 
+# A part for the whole.
+
+
+def test_golden_tensors_of_one_of_two_outputs(project: Project, x: Any) -> None:
+    save(project.path / "it.mlpackage", two)
+    np.savez(project.path / "it.npz", **{"0.in.x": x, "0.out.y": answers(x)})
+    refused(shard(project, 'reference = "it.npz"'), "z", unproven=True)
+
+
+def test_golden_tensors_of_one_length(project: Project, x: Any) -> None:
+    save(project.path / "it.mlpackage", projection, flexible=True)
+    np.savez(project.path / "it.npz", **{"0.in.x": x, "0.out.y": answers(x)})
+    refused(shard(project, 'reference = "it.npz"'), "T", unproven=True)
+
+
 # Nothing at all.
 
 
@@ -127,7 +179,7 @@ def test_golden_tensors_of_no_probe(project: Project) -> None:
 
 def test_golden_tensors_of_no_rows(project: Project) -> None:
     save(project.path / "it.mlpackage", projection, flexible=True)
-    none = np.zeros((1, 0, C), F16)
+    none: Any = np.zeros((1, 0, C), F16)
     np.savez(project.path / "it.npz", **{"0.in.x": none, "0.out.y": none})
     refused(shard(project, 'reference = "it.npz"'), "0.in.x is empty")
 

@@ -300,3 +300,12 @@ def test_a_loss_that_is_not_finite_is_beyond_everything() -> None:
     draws = one + 0.1 * np.stack([rows(i) for i in range(1, 5)])
     assert unexplained(Loss(one, one, draws, 0 * one))[1] < 1
     assert unexplained(Loss(one, one * np.nan, draws, 0 * one))[1] == math.inf
+
+
+def test_what_varies_together_may_differ_by_a_gain() -> None:
+    """An image's numbers hang on few weights: draws tell how far all of them may grow at once."""
+    rng, one = np.random.default_rng(0), np.ones((3, 64))
+    gains = 1 + np.array([0.03, -0.03, 0.02, -0.02, 0.01, -0.01])[:, None, None]
+    draws = one * gains + 1e-3 * rng.standard_normal((6, 3, 64))
+    assert unexplained(Loss(1.02 * one, one, draws, 0 * one))[1] < 1
+    assert unexplained(Loss(1.2 * one, one, draws, 0 * one))[1] > 1

@@ -380,11 +380,13 @@ def _errors(
         reason = "The package has other bytes than those whose weights its build measured"
         remedy = "run 'pytest-ane cache prune', and it is built again"
         yield Finding("failed", reason, remedy=remedy)
-    if against == "nothing" and compressed:
+    if against in ("nothing", "compressed") and compressed:
         count = counted(len(compressed), "compressed weight")
-        reason = f"{count} could not be compared, for the program before compression is not known"
+        also = against == "compressed"
+        why = "reference is compressed, too" if also else "program before compression is not known"
         remedy = 'add uncompressed = "x-fp16.mlpackage" to the shard\'s table'
-        yield Finding("note", reason, remedy=remedy)
+        reason = f"{count} could not be compared, for the {why}"
+        yield Finding("unproven" if also else "note", reason, remedy=remedy)
     if against not in _COMPARED:
         return
     missing = measurement.missing

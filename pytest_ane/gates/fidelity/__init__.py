@@ -84,7 +84,8 @@ class FidelityGate(Gate[Fidelity]):
             context.backend.load(*package), cases, compared=reference != "none",
             provenance=provenance, budget=context.budget(),
             simulated=ane.load(*package) if ane else None,
-            rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
+            rules=lambda: ane.rule_shares if ane else RuleShares(),
+            program=program if shard.golden is None and reference != "float32" else None,
         )  # fmt: skip
         interface = notes = None
         named = reference if isinstance(reference, Path) else None

@@ -66,7 +66,7 @@ def measure(
 
     `budget` is that of the error, or why there is none. A `simulated` runner, whose `rules` are
     asked after it ran, is what is compared, and `runner` then tells what the ANE's arithmetic
-    costs. Without a reference, probes of a `program` are compared with each other.
+    costs. Of a `program` probes are compared with each other, too.
     `ExecutionError` where the artifact cannot be run, or lacks an output of the reference's shape.
     """
     cases = list(cases)
@@ -79,7 +79,7 @@ def measure(
         more = {"arithmetic": "ane", "cost": cost, "rules": rules()}
     if compared:
         more["same_module"] = any(case.same_module for case in cases)
-    elif program is not None:
+    if program is not None:
         more["unmoved"] = tuple(unmoved(program, cases, runs))
     comparisons = tuple(
         comparison

@@ -152,7 +152,7 @@ class Covered:
 
 @dataclass(frozen=True)
 class Unmoved:
-    """An output that no probe shows to depend on the input; asked where there is no reference.
+    """An output that no probe shows to depend on the input.
 
     Attributes:
         how: `zero` or the `same` in all probes; `alone`, where no two probes can be compared.
@@ -180,7 +180,8 @@ class Fidelity:
             reference package declares; None where none was asked.
         adapted: differences from a reference package that callers need not heed; None without one.
         coverage: what the probes exercise; None where nobody looked.
-        unmoved: outputs that no probe moves; None with a reference, and where nobody looked.
+        unmoved: outputs that no probe moves; None with a reference that is no package, and where
+            nobody looked.
         arithmetic: in which `comparisons` were computed; a device's own counts as `typed`.
         cost: how far the run in the ANE's arithmetic is from that as typed; None as typed, and
             without a reference.

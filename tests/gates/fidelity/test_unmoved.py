@@ -1,8 +1,9 @@
-"""Outputs that no input changes, found without a reference."""
+"""Outputs that no input changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltool
 from pytest_ane.manifest import Probes
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.probes.error_budget import run_cases
 from pytest_ane.probes.package import package_cases
 
 ct = import_coremltools()
@@ -74,7 +76,10 @@ def cached(x: Any, state: Any) -> Any:
     return y
 
 
-def findings(body: Callable[..., Any], folder: Path, count: int = 2) -> list[Finding]:
+def findings(
+    body: Callable[..., Any], folder: Path, count: int = 2, *, compared: bool = False
+) -> list[Finding]:
+    """What the gate says of a package without a reference, or held to what it gives itself."""
     path = folder / "p.mlpackage"
     specs: dict[str, Any] = {"x": mb.TensorSpec((1, 8), types.fp16)}
     if body in (counter, cached):
@@ -91,9 +96,11 @@ def findings(body: Callable[..., Any], folder: Path, count: int = 2) -> list[Fin
         ).save(str(path))  # fmt: skip
     backend = CpuBackend()
     cases = package_cases(backend, path, None, Probes(kinds=("gaussian",), count=count))
-    measured = measure(
-        backend.load(path), cases, compared=False, provenance={}, program=read_model(path)
-    )
+    runner = backend.load(path)
+    if compared:
+        runs = run_cases(runner, cases)
+        cases = [replace(c, expected=run.rows) for c, run in zip(cases, runs, strict=True)]
+    measured = measure(runner, cases, compared=compared, provenance={}, program=read_model(path))
     return [*judge(measured, FidelityPolicy(), "m:s").findings]
 
 
@@ -128,3 +135,17 @@ def test_one_probe_proves_nothing(tmp_path: Path) -> None:
     assert finding.reason.startswith("Whether output y depends on the input is not known")
     (finding,) = findings(zero, tmp_path, count=1)
     assert finding.reason == "Output y is zero in 1 probe, whatever the input"
+
+
+@pytest.mark.parametrize("body", [positions, frozen, one_of_two])
+def test_a_reference_that_is_as_dead_proves_nothing(
+    body: Callable[..., Any], tmp_path: Path
+) -> None:
+    (finding,) = findings(body, tmp_path, compared=True)
+    assert finding.severity == "unproven"
+    assert finding.reason.endswith("whatever the input, of the artifact and of its reference")
+
+
+@pytest.mark.parametrize("body", [right, cached, counter, saturated])
+def test_a_reference_tells_what_may_be_the_same(body: Callable[..., Any], tmp_path: Path) -> None:
+    assert findings(body, tmp_path, compared=True) == []
