@@ -33,6 +33,7 @@ from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.overflow import first_overflow
+from pytest_ane.probes.package import unmixed
 from pytest_ane.probes.scales import SWEEP, find_edge
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
@@ -187,7 +188,7 @@ def _overflow(measurement: Fidelity, context: ShardContext, cases: Sequence[Case
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:
-    """Functions of a reference package that the artifact does not have."""
+    """Functions of a reference package that the artifact lacks, or that are not run mixed."""
     shard, program = context.shard, context.program
     if not isinstance(shard.reference, Path) or shard.golden is not None:
         return
@@ -198,6 +199,12 @@ def _lost(context: ShardContext) -> Iterator[Covered]:
             how = "the reference has it, and the package does not"
             remedy = "convert it, or name a reference with the package's functions alone"
             yield Covered(f"function {name}", how, exercised=False, remedy=remedy)
+    if isinstance(program, Pipeline) or not program.states:
+        return
+    remedy = "give states that functions share one name and one shape"
+    theirs = counterpart(shard.reference, shard.function)
+    for name, why in unmixed(program, shard.reference, theirs):
+        yield Covered(f"state after function {name}", why, exercised=False, remedy=remedy)
 
 
 def _is_whole(c: Comparison) -> bool:
