@@ -51,9 +51,9 @@ from pytest_ane.probes.domains import (
     from_manifest,
     slots,
 )
-from pytest_ane.probes.inputs import kind_axes
+from pytest_ane.probes.inputs import Domain, kind_axes
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import GENERATOR, KINDS, gaussian, generator, lengths, pick
+from pytest_ane.probes.seeded import GENERATOR, KINDS, MASSIVE, gaussian, generator, lengths, pick
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -97,22 +97,23 @@ def package_cases(
             f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
             "name an uncompressed package, or 'none'."
         )
-    leads = counts = slots(artifact, known, function)
+    oracle, leads = runner, slots(artifact, known, function)
+    counts = leads
     if reference is not None:
         theirs = counterpart(reference, function)
         oracle, leads = backend.load(reference, theirs), slots(reference, known, theirs)
     turns = TURNS if model.states else TURNS[:1]
     cases = [*_cases(sampler, probes, turns, kinds, leads, cover=True)]
+    if cases and "massive" in probes.kinds:
+        cases += _massive_cases(oracle, cases[0], known, artifact, probes.seed)
     answers = [_answers(oracle, case) for case in cases] if reference is not None else []
     long_cases = [*_long_cases(sampler, probes, leads, model.states, kinds)] if cases else []
     if reference is not None and model.states and cases:
         others = _other_functions(backend, reference, tables or {}, oracle)
         long_cases += _mixed_cases(sampler, probes, leads, oracle, others, model.states, kinds)
     for long in long_cases:
-        if reference is None:
-            outputs = _steady(runner, long, growing=not leads.states, judged=not leads.states)
-        else:
-            outputs = _steady(oracle, long, growing=not leads.states)
+        growing = not leads.states
+        outputs = _steady(oracle, long, growing=growing, judged=growing or reference is not None)
         if outputs:
             made = len(outputs)
             cases.append(replace(long, calls=long.calls[:made], spans=long.spans[:made]))
@@ -123,7 +124,7 @@ def package_cases(
         return cases
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
-    return [
+    compared = [
         package_case(
             case.kind, case.name, case.calls, outputs, ports, start=case.start, carried=carried,
             states=case.states, spans=case.spans, slots=case.slots, domains=case.domains,
@@ -131,6 +132,46 @@ def package_cases(
         )
         for case, (outputs, carried) in zip(cases, answers, strict=True)
     ]  # fmt: skip
+    return [
+        _beside_massive(case, outputs[0]) if case.kind == "massive" else case
+        for case, (outputs, _) in zip(compared, answers, strict=True)
+    ]
+
+
+def _massive_cases(
+    oracle: Runner, drawn: Case, known: Mapping[str, Domain], artifact: Path, seed: int
+) -> Iterator[Case]:
+    """A drawn call with one channel of the residual path at sizes whose squares overflow fp16.
+
+    That is an input of unknown range that has an output of its shape; its longest axis is that of
+    channels.
+    """
+    call = drawn.calls[0]
+    shapes = {np.shape(x) for x in oracle.predict(call, oracle.make_state()).values()}
+    free = [n for n, x in call.items() if known[n].input is None and x.shape in shapes]
+    if not free:
+        raise ProgramError(
+            f"{artifact}: has no input that is as large as an output, and 'massive' channels are "
+            "those of a residual path; leave it out of probes.kinds."
+        )
+    stream = call[free[0]]
+    axis = int(np.argmax(stream.shape))
+    channel = int(generator(seed, "massive", *stream.shape).random_raw()) % stream.shape[axis]
+    for size in MASSIVE:
+        entering = stream.copy()
+        np.moveaxis(entering, axis, 0)[channel] = size
+        calls, name = ({**call, free[0]: entering},), f"massive at {size:,}"
+        yield replace(drawn, kind="massive", name=name, calls=calls, spans=drawn.spans[:1])
+
+
+def _beside_massive(case: Case, outputs: Arrays) -> Case:
+    """The case with outputs of the residual path alone, without the channel that sticks out."""
+    floats = (x for x in case.calls[0].values() if x.dtype.kind == "f")
+    at = next(x for each in floats if (x := np.isin(each, MASSIVE)).any())
+    kept = {n: case.expected[n] for n, x in outputs.items() if np.shape(x) == at.shape}
+    rows = [case.rows({name: at.astype(np.float32)})[name] for name in kept]
+    columns = {int(i) for each in rows for i in np.flatnonzero(each.any(axis=0))}
+    return replace(case, expected=kept, left_out=tuple(sorted(columns)))
 
 
 def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bool]]:
@@ -551,7 +592,7 @@ def record_builder(
         oracle, draws = _Module(built, shard.qualified), _Draws(shard, built)
         leads = draws.slots(oracle) if oracle.keeps else Slots()
         tensors: dict[str, FloatArray] = {}
-        listed = []
+        listed: list[list[Any]] = []
 
         def keep(case: Case, outputs: Sequence[Arrays], carried: Mapping[str, bool]) -> None:
             i, made = len(listed), len(outputs)
@@ -566,8 +607,8 @@ def record_builder(
             outputs = [oracle.predict(call, state) for call in case.calls]
             keep(case, outputs, oracle.carried(case.calls[-1], outputs[-1]))
         for case in draws.long_cases(leads) if oracle.keeps and listed else ():
-            if outputs := _steady(oracle, case, growing=not leads.states):
-                keep(case, outputs, {})
+            if steady := _steady(oracle, case, growing=not leads.states):
+                keep(case, steady, {})
         same = built.reference in (None, built.module)
         about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
         save(folder, tensors, about | {"same_module": same, "slots": dict(leads.states)})
@@ -609,7 +650,7 @@ class _Draws:
                 for i, (at, step) in enumerate(spans)
             ]
             content = {
-                port.name: _halved(gaussian(generator(seed, "state", port.name), shape))
+                port.name: gaussian(generator(seed, "state", port.name), shape)
                 for port in (self._built.states if filled else ())
                 for shape in [_port_shape(port, 1)]
             }
@@ -693,10 +734,10 @@ class _Module:
         import torch
 
         self._built, self._subject = built, subject
-        self._module: Any = built.reference or built.module.float().eval()
+        module = built.reference or built.module.float().eval()
         # A reference of the builder's own may be any function; such a one keeps no state.
-        is_module = isinstance(self._module, torch.nn.Module)
-        self._buffers = dict(self._module.named_buffers()) if is_module else {}
+        buffers = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
+        self._module, self._buffers = module, dict(buffers)
         self._fresh = {name: buffer.clone() for name, buffer in self._buffers.items()}
         self._states = [port.name for port in built.states if port.name in self._buffers]
         self.keeps = bool(self._states) and len(self._states) == len(built.states)
@@ -767,11 +808,6 @@ class _Module:
 
 def _port_shape(port: Port, length: int) -> tuple[int, ...]:
     return tuple(length if size == "T" else int(size) for size in port.shape)
-
-
-def _halved(x: FloatArray) -> FloatArray:
-    """In float32, as fp16 holds it."""
-    return x.astype(np.float16).astype(np.float32)
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

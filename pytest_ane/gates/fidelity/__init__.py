@@ -31,7 +31,7 @@ from pytest_ane.mlprogram.model import (
 )
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.domains import SAMPLER, domains
 from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.probes.package import unmixed
 from pytest_ane.probes.scales import SWEEP, find_edge
@@ -96,7 +96,11 @@ class FidelityGate(Gate[Fidelity]):
             function = counterpart(declares, shard.function)
             theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
-        edge = find_edge(*package, cases, named)
+        known = None
+        if shard.golden is not None and ports is None:
+            features = program.inputs
+            known = domains(features, shard.inputs, package[0], function=shard.function)
+        edge = find_edge(*package, cases, named if known is None else None, known)
         covered = coverage(program, cases, golden=shard.golden is not None)
         overflow = _overflow(measurement, context, cases)
         return replace(
@@ -140,9 +144,9 @@ class FidelityGate(Gate[Fidelity]):
         probes: dict[str, list[Comparison]] = {}
         for c in measurement.comparisons:
             probes.setdefault(c.probe, []).append(c)
-        least = dict.fromkeys(SEEDED, subject.probes.count)
+        least = {**dict.fromkeys(SEEDED, subject.probes.count), "massive": len(MASSIVE)}
         if subject.family:  # No other shard has these.
-            least |= {"outlier": subject.probes.count, "massive": len(MASSIVE)}
+            least["outlier"] = subject.probes.count
         # Golden tensors are probes of their own, whatever the manifest's kinds are.
         for kind in subject.probes.kinds if subject.golden is None else ():
             count = sum(outputs[0].kind == kind for outputs in probes.values())
