@@ -184,7 +184,7 @@ def setting_problems(
     probes = settings.probes
     lacking = {
         "golden prompts to capture from": () if model.prompts and model.family else OF_PROMPTS,
-        "a family": () if model.family else OF_FAMILIES,
+        "a family": () if model.family else OF_FAMILIES if model.builder else OF_FAMILIES[1:],
     }
     for what, those in lacking.items():
         if kinds := [kind for kind in probes.kinds if kind in those]:

@@ -98,7 +98,7 @@ ProbeKind: TypeAlias = Literal[
     "gaussian", "unit-norm", "captured", "outlier", "extreme", "massive", "ragged", "rewrite"
 ]
 OF_FAMILIES: tuple[ProbeKind, ...] = ("massive", "ragged", "rewrite")
-"""Kinds whose calls only a family knows how to make."""
+"""Kinds whose calls only a family knows how to make; the first one of own packages, too."""
 
 
 class Probes(Record):
@@ -113,7 +113,8 @@ class Probes(Record):
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
     `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
     family; the default leaves out those that a model has none for. `massive` has one channel of
-    each position at 400, 4,000 and 20,000. Of shards with states, `ragged` goes to the end of the
+    each position at 400, 4,000 and 20,000; of an own package, one of an input that is as large
+    as an output. Of shards with states, `ragged` goes to the end of the
     context in calls of different T, and `rewrite` goes back and writes slots again. An encoder's
     default leaves out these three and `extreme`: what enters its blocks is normed, and it keeps no
     states."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import cycle, product, starmap
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from pytest_ane.mlprogram.executor.budget import current_budget
 from pytest_ane.mlprogram.executor.interface import is_color, mode
 from pytest_ane.mlprogram.metrics.tensors import relative_l2
 from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
-from pytest_ane.mlprogram.records import NUMBERS, DType, Feature, Pipeline
+from pytest_ane.mlprogram.records import NUMBERS, DType, Feature, MLModel, Pipeline
 from pytest_ane.models.families import Conversion, Inputs, Port
 from pytest_ane.models.families.own import error_line
 from pytest_ane.probes.cases import (
@@ -51,8 +51,9 @@ from pytest_ane.probes.domains import (
     from_manifest,
     slots,
 )
+from pytest_ane.probes.inputs import Domain, kind_axes
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import GENERATOR, KINDS, gaussian, generator, lengths, pick
+from pytest_ane.probes.seeded import GENERATOR, KINDS, MASSIVE, gaussian, generator, lengths, pick
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -91,22 +92,23 @@ def package_cases(
     model = read_any(artifact, weights=False, function=function)
     known = domains(runner.inputs, tables or {}, artifact, reference, function)
     sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
-    leads = counts = slots(artifact, known, function)
+    oracle, leads = runner, slots(artifact, known, function)
+    counts = leads
     if reference is not None:
         theirs = counterpart(reference, function)
         oracle, leads = backend.load(reference, theirs), slots(reference, known, theirs)
     turns = TURNS if model.states else TURNS[:1]
     cases = [*_cases(sampler, probes, turns, kinds, leads, cover=True)]
+    if cases and "massive" in probes.kinds:
+        cases += _massive_cases(oracle, cases[0], known, artifact, probes.seed)
     answers = [_answers(oracle, case) for case in cases] if reference is not None else []
     long_cases = [*_long_cases(sampler, probes, leads, model.states, kinds)] if cases else []
     if reference is not None and model.states and cases:
         others = _other_functions(backend, reference, tables or {}, oracle)
         long_cases += _mixed_cases(sampler, probes, leads, oracle, others, model.states, kinds)
     for long in long_cases:
-        if reference is None:
-            outputs = _steady(runner, long, growing=not leads.states, judged=not leads.states)
-        else:
-            outputs = _steady(oracle, long, growing=not leads.states)
+        growing = not leads.states
+        outputs = _steady(oracle, long, growing=growing, judged=growing or reference is not None)
         if outputs:
             made = len(outputs)
             cases.append(replace(long, calls=long.calls[:made], spans=long.spans[:made]))
@@ -117,7 +119,7 @@ def package_cases(
         return cases
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
-    return [
+    compared = [
         package_case(
             case.kind, case.name, case.calls, outputs, ports, start=case.start, carried=carried,
             states=case.states, spans=case.spans, slots=case.slots, domains=case.domains,
@@ -125,6 +127,46 @@ def package_cases(
         )
         for case, (outputs, carried) in zip(cases, answers, strict=True)
     ]  # fmt: skip
+    return [
+        _beside_massive(case, outputs[0]) if case.kind == "massive" else case
+        for case, (outputs, _) in zip(compared, answers, strict=True)
+    ]
+
+
+def _massive_cases(
+    oracle: Runner, drawn: Case, known: Mapping[str, Domain], artifact: Path, seed: int
+) -> Iterator[Case]:
+    """A drawn call with one channel of the residual path at sizes whose squares overflow fp16.
+
+    That is an input of unknown range that has an output of its shape; its longest axis is that of
+    channels.
+    """
+    call = drawn.calls[0]
+    shapes = {np.shape(x) for x in oracle.predict(call, oracle.make_state()).values()}
+    free = [n for n, x in call.items() if known[n].input is None and x.shape in shapes]
+    if not free:
+        raise ProgramError(
+            f"{artifact}: has no input that is as large as an output, and 'massive' channels are "
+            "those of a residual path; leave it out of probes.kinds."
+        )
+    stream = call[free[0]]
+    axis = int(np.argmax(stream.shape))
+    channel = int(generator(seed, "massive", *stream.shape).random_raw()) % stream.shape[axis]
+    for size in MASSIVE:
+        entering = stream.copy()
+        np.moveaxis(entering, axis, 0)[channel] = size
+        calls, name = ({**call, free[0]: entering},), f"massive at {size:,}"
+        yield replace(drawn, kind="massive", name=name, calls=calls, spans=drawn.spans[:1])
+
+
+def _beside_massive(case: Case, outputs: Arrays) -> Case:
+    """The case with outputs of the residual path alone, without the channel that sticks out."""
+    floats = (x for x in case.calls[0].values() if x.dtype.kind == "f")
+    at = next(x for each in floats if (x := np.isin(each, MASSIVE)).any())
+    kept = {n: case.expected[n] for n, x in outputs.items() if np.shape(x) == at.shape}
+    rows = [case.rows({name: at.astype(np.float32)})[name] for name in kept]
+    columns = {int(i) for each in rows for i in np.flatnonzero(each.any(axis=0))}
+    return replace(case, expected=kept, left_out=tuple(sorted(columns)))
 
 
 def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bool]]:
@@ -145,7 +187,9 @@ def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bo
     return outputs, {name: not forgets(name) for name in kept}
 
 
-def _steady(oracle: Runner, case: Case, *, growing: bool, judged: bool = True) -> list[Arrays]:
+def _steady(
+    oracle: Runner | _Module, case: Case, *, growing: bool, judged: bool = True
+) -> list[Arrays]:
     """A package's outputs of the calls of a long sequence that tell something.
 
     They end before a call that it refuses and, where `judged`, before one that gives NaN or makes a
@@ -180,7 +224,7 @@ def _steady(oracle: Runner, case: Case, *, growing: bool, judged: bool = True) -
             if any(_apart(mine, x) > _DECIDED for x in others):
                 break
             outputs.append(mine)
-    except ExecutionError:
+    except (BuildError, ExecutionError):
         pass
     return outputs
 
@@ -285,9 +329,7 @@ def _cases(
 
     def case(kind: str, label: str, number: int) -> Case:
         extents, probe = shapes(label), (probes.seed, kind, label)
-        step = leads.step or sampler.rows(extents)
-        end = math.inf if leads.end is None else max(0, leads.end - step)
-        spans = tuple((int(min(turn * step, end)), step) for turn in turns)
+        spans = _turns(turns, leads.step or sampler.rows(extents), leads)
         sequence = [
             sampler.call(extents, kind, probe, number, start=start, call=i)
             for i, (start, _) in enumerate(spans)
@@ -311,6 +353,11 @@ def _cases(
         yield from (case(kind, label, number) for number in more)
 
 
+def _turns(turns: Sequence[int], step: int, leads: Slots) -> Calls:
+    end = math.inf if leads.end is None else max(0, leads.end - step)
+    return tuple((int(min(turn * step, end)), step) for turn in turns)
+
+
 def _long_cases(
     sampler: Sampler, probes: Probes, leads: Slots, states: Sequence[Feature], kinds: Kinds
 ) -> Iterator[Case]:
@@ -331,13 +378,16 @@ def _long_cases(
             state.name: gaussian(generator(seed, "state", state.name), state.shape)
             for state in (states if filled else ())
         }
-        first, last = min(spans)[0], max(map(sum, spans)) - 1
-        name = f"sequence {number}, positions {first} to {last}"
-        name = name if leads.count else f"sequence of {len(calls)} calls"
         yield package_case(
-            kind, name, calls, (), length=1, states=content, start=first, spans=spans,
-            domains=sampler.domains, kinds=kinds,
+            kind, _spanning(number, spans, leads), calls, (), length=1, states=content,
+            start=min(spans)[0], spans=spans, domains=sampler.domains, kinds=kinds,
         )  # fmt: skip
+
+
+def _spanning(number: int, spans: Calls, leads: Slots) -> str:
+    first, last = min(spans)[0], max(map(sum, spans)) - 1
+    named = f"sequence {number}, positions {first} to {last}"
+    return named if leads.count else f"sequence of {len(spans)} calls"
 
 
 @dataclass(frozen=True)
@@ -348,6 +398,7 @@ class _Function:
     runner: Runner
     sampler: Sampler
     step: int | None
+    shared: frozenset[str]
 
 
 def _other_functions(
@@ -356,13 +407,36 @@ def _other_functions(
     if isinstance(oracle.model, Pipeline):
         return
     for model in read_functions(reference):
-        name = model.main.name
-        if name != oracle.model.main.name and _kept(model.states) == _kept(oracle.model.states):
+        name, mine = model.main.name, _kept(oracle.model.states)
+        shared = {n for n, shape in _kept(model.states).items() if mine.get(n) == shape}
+        if name != oracle.model.main.name and shared:
             runner = backend.load(reference, name)
             own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
             known = domains(runner.inputs, own, reference, function=name)
             sampler = Sampler(runner.inputs, reference, known)
-            yield _Function(name, runner, sampler, slots(reference, known, name).step)
+            step = slots(reference, known, name).step
+            yield _Function(name, runner, sampler, step, frozenset(shared))
+
+
+def unmixed(model: MLModel, reference: Path, own: str | None) -> Iterator[tuple[str, str]]:
+    """Functions of a reference that seem to share a function's states, and why none is run mixed.
+
+    States are handed on by name; the reference's function is called `own`.
+    """
+    theirs = {each.main.name: _kept(each.states) for each in read_functions(reference)}
+    mine = theirs.pop(own or model.main.name, {})
+    for name, states in theirs.items():
+        alike = [
+            (state, f"{other} {list(shape)}")
+            for state, extents in states.items() for other, shape in mine.items()
+            if (state == other) != (extents == shape)
+            and (state == other or {state, other}.isdisjoint(mine.keys() & states.keys()))
+        ]  # fmt: skip
+        if alike:
+            state, other = alike[0]
+            yield name, f"its state {state} {list(states[state])} is {other} here"
+        elif mine.items() & states.items() and mine != _kept(model.states):
+            yield name, "the package keeps its states otherwise than the reference"
 
 
 def _kept(states: Sequence[Feature]) -> dict[str, tuple[int, ...]]:
@@ -403,14 +477,15 @@ def _mixed_cases(
         with suppress(ExecutionError):
             state, later = oracle.make_state(), other.runner.make_state()
             oracle.predict(before, state)
-            other.runner.write_states(later, oracle.read_states(state))
+            kept = oracle.read_states(state)
+            other.runner.write_states(later, {n: kept[n] for n in other.shared})
             for i, at in enumerate((step, step + size)):
                 call = other.sampler.call(theirs, kind, probe, 0, start=at, call=i)
                 other.runner.predict(call, later)
             yield package_case(
                 kind, f"after function {other.name}", calls, (), length=1, start=start,
-                states=other.runner.read_states(later), spans=spans, domains=sampler.domains,
-                kinds=kinds,
+                states=kept | other.runner.read_states(later, other.shared), spans=spans,
+                domains=sampler.domains, kinds=kinds,
             )  # fmt: skip
 
 
@@ -462,10 +537,6 @@ def _shape(feature: Feature, at: float) -> tuple[int, ...]:
     )
 
 
-BuilderProbe: TypeAlias = tuple[str, str, int, Sequence[Inputs]]
-"""Kind, name, T, and the inputs by port of each call."""
-
-
 def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({})) -> list[Case]:
     """A shard's seeded probes, at several T where it is flexible, with its reference's outputs.
 
@@ -482,11 +553,15 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({
             [with_prefix(tensors, f"{i}.{call}.out.") for call in range(calls)],
             ports,
             length=length,
+            start=min(spans, default=[0])[0],
             carried=carried,
+            states=with_prefix(tensors, f"{i}.state."),
+            spans=tuple((at, size) for at, size in spans),
+            slots=metadata["slots"],
             domains=domains,
             same_module=metadata["same_module"],
         )
-        for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
+        for i, (kind, name, length, calls, carried, spans) in enumerate(metadata["probes"])
     ]
 
 
@@ -509,40 +584,118 @@ def record_builder(
 
     def make(folder: Path) -> None:
         built = conversion()
-        probes = list(_probes(shard, built))
+        oracle, draws = _Module(built, shard.qualified), _Draws(shard, built)
+        leads = draws.slots(oracle) if oracle.keeps else Slots()
         tensors: dict[str, FloatArray] = {}
-        listed = []
-        for i, (kind, name, length, calls) in enumerate(probes):
-            outputs = _reference(built, calls, length, shard.qualified)
-            for call, (inputs, results) in enumerate(zip(calls, outputs, strict=True)):
-                tensors |= {f"{i}.{call}.in.{port}": array for port, array in inputs.items()}
-                tensors |= {f"{i}.{call}.out.{port}": array for port, array in results.items()}
-            carried = _carried(built, calls[-1], outputs[-1], length, shard.qualified)
-            listed.append([kind, name, length * len(calls), len(calls), carried])
+        listed: list[list[Any]] = []
+
+        def keep(case: Case, outputs: Sequence[Arrays], carried: Mapping[str, bool]) -> None:
+            i, made = len(listed), len(outputs)
+            parts = {f"{i}.state": case.states}
+            for call, results in enumerate(outputs):
+                parts |= {f"{i}.{call}.in": case.calls[call], f"{i}.{call}.out": results}
+            tensors.update({f"{at}.{n}": x for at, part in parts.items() for n, x in part.items()})
+            listed.append([case.kind, case.name, case.length, made, carried, case.spans[:made]])
+
+        for case in draws.cases(leads):
+            state = oracle.make_state()
+            outputs = [oracle.predict(call, state) for call in case.calls]
+            keep(case, outputs, oracle.carried(case.calls[-1], outputs[-1]))
+        for case in draws.long_cases(leads) if oracle.keeps and listed else ():
+            if steady := _steady(oracle, case, growing=not leads.states):
+                keep(case, steady, {})
         same = built.reference in (None, built.module)
         about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
-        save(folder, tensors, about | {"same_module": same})
+        save(folder, tensors, about | {"same_module": same, "slots": dict(leads.states)})
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 
 
-def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
-    probes, ports = shard.probes, built.inputs
-    flexible = any("T" in port.shape for port in ports)
-    sampler = _sampler(shard, ports)
-    for kind in (kind for kind in probes.kinds if kind in KINDS):
-        largest = shard.max_tokens if flexible else 1
-        for length in lengths(largest, probes.seed):
-            for number in range(probes.count if length in (1, largest) else 1):
-                seed = (probes.seed, kind, length, number)
-                shapes = {port.name: _port_shape(port, length) for port in ports}
-                step = length if flexible else sampler.positions(shapes)
-                yield kind, f"{kind} T={length} #{number}", length, [
-                    {p.name: _array(p, kind, length, (*seed, p.name, *filter(None, [i])))
-                     for p in ports}
-                    | sampler.call(shapes, kind, seed[:3], number, start=turn * step, call=i)
-                    for i, turn in enumerate(TURNS if built.states else TURNS[:1])
-                ]  # fmt: skip
+class _Draws:
+    """What a builder's shard is probed with: its ports, or what the manifest says of them."""
+
+    def __init__(self, shard: Shard, built: Conversion) -> None:
+        self._shard, self._built = shard, built
+        self._sampler = _sampler(shard, built.inputs)
+        self._flexible = any("T" in port.shape for port in built.inputs)
+        self._largest = shard.max_tokens if self._flexible else 1
+
+    def cases(self, leads: Slots) -> Iterator[Case]:
+        """Each drawn kind and number at several T, with states over four calls."""
+        probes = self._shard.probes
+        turns = TURNS if self._built.states else TURNS[:1]
+        for kind in (kind for kind in probes.kinds if kind in KINDS):
+            for length in lengths(self._largest, probes.seed):
+                for number in range(probes.count if length in (1, self._largest) else 1):
+                    seed = (probes.seed, kind, length, number)
+                    spans = _turns(turns, self._step(length), leads)
+                    calls = [
+                        self._call(kind, seed, length, at, i) for i, (at, _) in enumerate(spans)
+                    ]
+                    name, whole = f"{kind} T={length} #{number}", length * len(calls)
+                    yield package_case(kind, name, calls, (), length=whole, spans=spans)
+
+    def long_cases(self, leads: Slots) -> Iterator[Case]:
+        """Long `sequences`, with states over their whole length."""
+        kind, seed = "gaussian", self._shard.probes.seed
+        steps = {self._step(length): length for length in sorted({1, self._largest})}
+        for number, (spans, filled) in enumerate(sequences(seed, sorted(steps), leads), start=1):
+            calls = [
+                self._call(kind, (seed, "sequence", steps[step], number), steps[step], at, i)
+                for i, (at, step) in enumerate(spans)
+            ]
+            content = {
+                port.name: gaussian(generator(seed, "state", port.name), shape)
+                for port in (self._built.states if filled else ())
+                for shape in [_port_shape(port, 1)]
+            }
+            yield package_case(
+                kind, _spanning(number, spans, leads), calls, (), length=1, states=content,
+                spans=spans,
+            )  # fmt: skip
+
+    def slots(self, oracle: _Module) -> Slots:
+        """Where positions lead: as the manifest's masks say, or beyond what nothing is kept."""
+        specs, shapes = self._shard.inputs, self._shapes(self._largest)
+        states = {port.name: set(map(int, port.shape)) for port in self._built.states}
+        end, found = None, []
+        for port in self._built.inputs:
+            shape, spec = shapes[port.name], specs.get(port.name)
+            if spec and spec.kind in ("one-hot", "causal-mask"):
+                axes = kind_axes(shape, spec.axis, spec.position_axis, flexible_axis(port))
+                found.append(shape[axes.own])
+        if not found and any(spec.kind == "positions" for spec in specs.values()):
+            step = self._step(1)
+            found = [
+                n for n in sorted(set().union(*states.values()))
+                if n > step and self._keeps(oracle, n - step) and not self._keeps(oracle, n)
+            ]  # fmt: skip
+            end = max(found, default=None)
+        return Slots({n: max(found) for n, sizes in states.items() if sizes & {*found}}, end)
+
+    def _keeps(self, oracle: _Module, start: int) -> bool:
+        """Whether a call at a position leaves anything in the states."""
+        state, seed = oracle.make_state(), (self._shard.probes.seed, "slots", 1, 0)
+        before = oracle.read_states(state)
+        with suppress(BuildError):
+            oracle.predict(self._call("gaussian", seed, 1, start, 0), state)
+        return any(not np.array_equal(before[n], x) for n, x in oracle.read_states(state).items())
+
+    def _step(self, length: int) -> int:
+        return length if self._flexible else self._sampler.positions(self._shapes(length))
+
+    def _shapes(self, length: int) -> dict[str, tuple[int, ...]]:
+        return {port.name: _port_shape(port, length) for port in self._built.inputs}
+
+    def _call(
+        self, kind: str, seed: tuple[Any, ...], length: int, start: int, call: int
+    ) -> dict[str, Array]:
+        ports, number = self._built.inputs, seed[-1]
+        drawn = {
+            p.name: _array(p, kind, length, (*seed, p.name, *filter(None, [call]))) for p in ports
+        }
+        shapes = self._shapes(length)
+        return drawn | self._sampler.call(shapes, kind, seed[:3], number, start=start, call=call)
 
 
 def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
@@ -569,55 +722,83 @@ def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> Floa
     return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
 
 
-def _reference(
-    built: Conversion, calls: Sequence[Inputs], length: int, subject: str
-) -> list[Inputs]:
-    """The outputs by port of each call, in float32; states start at zero, as Core ML's do."""
-    import torch
+class _Module:
+    """A builder's float32 reference, run as a package is; its states are its buffers."""
 
-    module = built.reference or built.module.float().eval()
-    # A reference of the builder's own may be any function; such a one keeps no state.
-    buffers = dict(module.named_buffers()) if isinstance(module, torch.nn.Module) else {}
-    before = {name: buffer.clone() for name, buffer in buffers.items()}
-    with torch.no_grad():
-        for port in built.states if built.reference is None else ():
-            buffers[port.name].zero_()
-        outputs = [_call(module, built, inputs, length, subject) for inputs in calls]
-        for name, buffer in buffers.items():
-            buffer.copy_(before[name])
-    return outputs
+    def __init__(self, built: Conversion, subject: str) -> None:
+        import torch
 
+        self._built, self._subject = built, subject
+        module = built.reference or built.module.float().eval()
+        # A reference of the builder's own may be any function; such a one keeps no state.
+        buffers = module.named_buffers() if isinstance(module, torch.nn.Module) else ()
+        self._module, self._buffers = module, dict(buffers)
+        self._fresh = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        self._states = [port.name for port in built.states if port.name in self._buffers]
+        self.keeps = bool(self._states) and len(self._states) == len(built.states)
 
-def _call(module: Any, built: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
-    import torch
+    def make_state(self) -> dict[str, Any]:
+        """Its buffers; those that become states are zero, as Core ML's are."""
+        state = {name: buffer.clone() for name, buffer in self._fresh.items()}
+        for port in self._built.states if self._built.reference is None else ():
+            state[port.name].zero_()
+        return state
 
-    tensors = [torch.from_numpy(inputs[port.name]) for port in built.inputs]
-    try:
-        result = module(*tensors)
-    except Exception as error:
-        message = error_line(error, type(module).__module__)
-        raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
-    outputs = result if isinstance(result, tuple | list) else (result,)
-    shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
-    declared = [_port_shape(port, length) for port in built.outputs]
-    if shapes != declared:
-        raise BuildError(
-            f"{subject}: at T = {length} its reference gives {_listed(shapes)}, and its output "
-            f"ports say {_listed(declared)}."
-        )
-    named = zip(built.outputs, outputs, strict=True)
-    return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
+    def read_states(self, state: dict[str, Any]) -> dict[str, Array]:
+        return {name: state[name].numpy().copy() for name in self._states}
 
+    def write_states(self, state: dict[str, Any], values: Arrays) -> None:
+        import torch
 
-def _carried(
-    built: Conversion, last: Inputs, outputs: Inputs, length: int, subject: str
-) -> dict[str, bool]:
-    """Whether the last call's outputs are others on a fresh state; nobody tells states apart."""
-    if not built.states:
-        return {}
-    (fresh,) = _reference(built, [last], length, subject)
-    differs = any(not np.array_equal(fresh[n], x, equal_nan=True) for n, x in outputs.items())
-    return {port.name: differs for port in built.states}
+        for name, kept in values.items():
+            state[name].copy_(torch.from_numpy(kept))
+
+    def predict(self, inputs: Arrays, state: dict[str, Any]) -> dict[str, FloatArray]:
+        """Outputs by port; `BuildError` where it fails, or gives other shapes than it says."""
+        import torch
+
+        length = next((
+            inputs[p.name].shape[p.shape.index("T")] for p in self._built.inputs if "T" in p.shape
+        ), 1)  # fmt: skip
+        with torch.no_grad():
+            for name, buffer in self._buffers.items():
+                buffer.copy_(state[name])
+            try:
+                return self._outputs(inputs, length)
+            finally:
+                for name, buffer in self._buffers.items():
+                    state[name].copy_(buffer)
+                    buffer.copy_(self._fresh[name])
+
+    def _outputs(self, inputs: Arrays, length: int) -> dict[str, FloatArray]:
+        import torch
+
+        tensors = [torch.from_numpy(inputs[port.name]) for port in self._built.inputs]
+        try:
+            result = self._module(*tensors)
+        except Exception as error:
+            message = error_line(error, type(self._module).__module__)
+            raise BuildError(
+                f"{self._subject}: its float32 reference failed: {message}."
+            ) from error
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
+        declared = [_port_shape(port, length) for port in self._built.outputs]
+        if shapes != declared:
+            raise BuildError(
+                f"{self._subject}: at T = {length} its reference gives {_listed(shapes)}, and its "
+                f"output ports say {_listed(declared)}."
+            )
+        named = zip(self._built.outputs, outputs, strict=True)
+        return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
+
+    def carried(self, last: Inputs, outputs: Inputs) -> dict[str, bool]:
+        """Whether the last call's outputs are others on fresh states; nobody tells them apart."""
+        if not self._built.states:
+            return {}
+        fresh = self.predict(last, self.make_state())
+        differs = any(not np.array_equal(fresh[n], x, equal_nan=True) for n, x in outputs.items())
+        return {port.name: differs for port in self._built.states}
 
 
 def _port_shape(port: Port, length: int) -> tuple[int, ...]:

@@ -397,7 +397,7 @@ def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
     return replace(probe, residual=probe.sequence) if is_input else probe
 
 
-RECORDING_VERSION = 13
+RECORDING_VERSION = 14
 _FILE = "recording.safetensors"
 
 

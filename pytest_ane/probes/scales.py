@@ -8,7 +8,7 @@ the last decade that is right and the first that is not, the edge is found by bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, sqrt
@@ -25,6 +25,7 @@ from pytest_ane.mlprogram.model import counterpart
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import run_cases, total_error
+from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.overflow import first_overflow
 
 SWEEP = 1
@@ -55,14 +56,24 @@ class Edge:
 
 
 def find_edge(
-    package: Path, function: str | None, cases: Sequence[Case], reference: Path | None = None
+    package: Path,
+    function: str | None,
+    cases: Sequence[Case],
+    reference: Path | None = None,
+    golden: Mapping[str, Domain] | None = None,
 ) -> Edge | None:
     """The edge of a package, by the first probe with an input of unknown range; None without one.
 
-    Without a `reference` package only rounding is looked at. None as well where the runs do not fit
-    the memory or time that is allowed.
+    Without a `reference` package only rounding is looked at. Of `golden` tensors, whose inputs have
+    these domains, the shortest probe is scaled, where one of its inputs alone is of unknown range:
+    of several, nobody says which is a mask. None as well where the runs do not fit the memory or
+    time that is allowed.
     """
-    case = next((c for c in cases if c.kind == "gaussian" and _free(c)), None)
+    if golden is not None:
+        drawn = [replace(case, domains=golden) for case in cases]
+        case = min((c for c in drawn if len(_free(c)) == 1), key=lambda c: c.length, default=None)
+    else:
+        case = next((c for c in cases if c.kind == "gaussian" and _free(c)), None)
     if case is None:
         return None
     try:

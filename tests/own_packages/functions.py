@@ -94,3 +94,44 @@ def prefilled(v: Variant, x: Any, position: Any, rows: Any) -> Any:
     alike = mb.matmul(x=mb.mul(x=x, y=F16(1 / C)), y=held, transpose_y=True)
     y = mb.matmul(x=mb.matmul(x=mb.softmax(x=alike, axis=-1), y=held), y=v.weight(C, C))
     return mb.tanh(x=y, name="y")
+
+
+def _on_rows(decode: str, prefill: str, *more: str) -> dict[str, Any]:
+    """Functions with the names of their caches; more states of decoding are of one number."""
+    names = {"decode": (decode, 1), "prefill": (prefill, 4)}
+    rest = {"decode": {each: state(1) for each in more}, "prefill": {}}
+    return {
+        name: {"x": half(1, length, C), "position": whole(1), cache: state(1, 16, C), **rest[name]}
+        for name, (cache, length) in names.items()
+    }
+
+
+KEPT = (
+    "prefill keeps eight times as much",
+    "prefill keeps it negated",
+    "decoding keeps it in reverse",
+)
+
+
+@subject(
+    "a prefill and decoding on caches of two names",
+    dict.fromkeys(KEPT, "unproven"),
+    right="unproven",
+    functions=_on_rows("rows", "cache"),
+)
+def renamed(v: Variant, x: Any, position: Any, rows: Any) -> Any:
+    return prefilled(v, x, position, rows)
+
+
+@subject(
+    "decoding with a state that its prefill has not",
+    KEPT,
+    functions=_on_rows("rows", "rows", "count"),
+)
+def counted_rows(v: Variant, x: Any, position: Any, rows: Any, *count: Any) -> Any:
+    gain = F16(1)
+    for each in count:
+        number = mb.minimum(x=mb.add(x=mb.read_state(input=each), y=F16(1)), y=F16(99))
+        mb.coreml_update_state(state=each, value=number)
+        gain = mb.add(x=mb.mul(x=number, y=F16(0.01)), y=gain)
+    return mb.mul(x=prefilled(v, x, position, rows), y=gain, name="z")

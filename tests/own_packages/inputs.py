@@ -114,6 +114,25 @@ def scaled_norm(v: Variant, x: Any) -> Any:
 
 
 @subject(
+    "a residual path with a massive channel",
+    "squares in fp16, norm forgotten beyond 1000",
+    x=half(1, T, C),
+    shard='probes = {{ kinds = ["gaussian", "massive"] }}',
+)
+def massive_block(v: Variant, x: Any) -> Any:
+    normed = x
+    if not v["squares in fp16"]:
+        largest = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
+        normed = mb.real_div(x=x, y=mb.add(x=largest, y=F16(1e-3)))
+    squares = mb.reduce_mean(x=mb.mul(x=normed, y=normed), axes=[-1], keep_dims=True)
+    normed = mb.mul(x=normed, y=mb.rsqrt(x=squares, epsilon=F16(1e-5)))
+    if v["norm forgotten beyond 1000"]:
+        large = mb.greater(x=mb.reduce_max(x=x, axes=[-1], keep_dims=True), y=F16(1000))
+        normed = mb.select(cond=large, a=mb.mul(x=x, y=F16(0.01)), b=normed)
+    return mb.add(x=x, y=mb.matmul(x=normed, y=v.weight(C, C)), name="y")
+
+
+@subject(
     "floats that an exponential takes",
     "maximum not taken off",
     x=half(1, T, C),

@@ -303,6 +303,56 @@ def chunk_cache(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> An
 
 
 @subject(
+    "a cache whose own count says where it is written",
+    "stepped by 1, stepped by 1 from the fourth call on",
+    x=half(1, CHUNK, C),
+    count=state(1),
+    **_caches(LENGTH),
+)
+def stepped_cache(v: Variant, x: Any, count: Any, keys: Any, values: Any) -> Any:
+    number = mb.read_state(input=count)
+    step = F16(1 if v["stepped by 1"] else CHUNK)
+    if v["stepped by 1 from the fourth call on"]:
+        late = mb.cast(x=mb.greater_equal(x=number, y=F16(3 * CHUNK)), dtype="fp16")
+        step = mb.sub(x=F16(CHUNK), y=mb.mul(x=late, y=F16(CHUNK - 1)))
+    after = mb.mod(x=mb.add(x=number, y=step), y=F16(LENGTH))
+    mb.coreml_update_state(state=count, value=after)
+    begin, slots = mb.cast(x=number, dtype="int32"), np.arange(LENGTH, dtype=np.int32)
+    begin = mb.minimum(x=begin, y=np.int32(LENGTH - CHUNK))
+    rows = mb.add(x=np.arange(CHUNK, dtype=np.int32)[:, None], y=begin)
+    y = _attended(v, x, begin, mb.less_equal(x=slots, y=rows), keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
+    "a cache whose rows' angles come of their positions",
+    "rows stepped by 1 from one call to the next, all rows at the position of the first",
+    x=half(1, CHUNK, C),
+    position=whole(1),
+    **_caches(LENGTH),
+)
+def turned_rows(v: Variant, x: Any, position: Any, keys: Any, values: Any) -> Any:
+    slots, offsets = (np.arange(n, dtype=np.int32) for n in (LENGTH, CHUNK))
+    begin = position
+    if v["rows stepped by 1 from one call to the next"]:
+        begin = mb.floor_div(x=position, y=np.int32(CHUNK))
+    if v["all rows at the position of the first"]:
+        offsets = offsets * 0
+    rows = mb.cast(x=mb.add(x=offsets[:, None], y=begin), dtype="fp16")
+    angles = mb.mul(x=rows, y=(10.0 ** (-np.arange(C // 2) / 4))[None].astype(F16))
+    first, second = mb.split(x=x, num_splits=2, axis=2)
+    cos, sin = mb.cos(x=angles), mb.sin(x=angles)
+    turned = (
+        mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
+        mb.add(x=mb.mul(x=first, y=sin), y=mb.mul(x=second, y=cos)),
+    )
+    x = mb.concat(values=turned, axis=2)
+    seen = mb.add(x=np.arange(CHUNK, dtype=np.int32)[:, None], y=position)
+    y = _attended(v, x, position, mb.less_equal(x=slots, y=seen), keys, values)
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
+
+
+@subject(
     "a sum that begins anew at position 0",
     "a second sequence sees the first, decays once a call",
     x=half(1, CHUNK, C),

@@ -71,7 +71,10 @@ def project(folder: Path) -> Project:
 def _save(each: Subject, fault: str, folder: Path) -> None:
     packages = {
         "reference": Variant(each),
-        _slug(fault) or "right": Variant(each, fault, 0.0 if fault else each.noise),
+        # Of several functions one may be right, and is not to be the reference itself.
+        _slug(fault) or "right": Variant(
+            each, fault, 0.0 if fault and not each.functions else each.noise
+        ),
     }
     (folder / each.name).mkdir(exist_ok=True)
     for stem, variant in packages.items():

@@ -94,13 +94,55 @@ def test_states_are_carried_from_call_to_call_and_start_at_zero(
 ) -> None:
     module = Sum(reads=reads)
     states = (Port("total", (1, 2, 1, 1)),)
-    for case in cases(tmp_path, conversion(module=module, states=states)):
+    *some, long = cases(tmp_path, conversion(module=module, states=states))
+    assert (len(long.calls), long.name) == (40, "sequence of 40 calls")
+    for case in some:
         sums = np.array([call["x"][0, :2, :, 0].sum(axis=1) for call in case.calls])
         assert len(case.calls) == 4
         last = case.expected["y"][-1]
         np.testing.assert_allclose(last, sums.sum(axis=0) if reads else sums[-1], atol=1e-5)
         assert dict(case.carried) == {"total": reads}
     assert module.total.flatten().tolist() == [1, 1]
+
+
+class Slots(torch.nn.Module):
+    """The sum of rows that are kept at their positions."""
+
+    rows: torch.Tensor
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(1, slots, 3))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        at = int(position)
+        self.rows[:, at : at + x.shape[1]] = x
+        return self.rows.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize(("slots", "filled"), [(8, False), (64, True)])
+def test_positions_reach_every_slot_of_a_state_and_none_beyond(
+    tmp_path: Path, slots: int, filled: bool
+) -> None:
+    inputs = {"position": Input(kind="positions")}
+    shard = SHARD.model_copy(update={"inputs": inputs})
+    made = conversion(
+        module=Slots(slots),
+        inputs=(Port("x", (1, 1, 3)), Port("position", (1,))),
+        outputs=(Port("y", (1, 1, 3)),),
+        states=(Port("rows", (1, slots, 3)),),
+    )
+    found = cases(tmp_path, made, shard)
+    called = {at for case in found for at, _ in case.spans}
+    assert max(called) == slots - 1
+    assert called == {*range(slots)} or filled
+    assert {tuple(case.slots.items()) for case in found} == {(("rows", slots),)}
+    assert any("rows" in case.states for case in found) == filled
+    for case in found:
+        rows = np.zeros((slots, 3)) + case.states.get("rows", 0)
+        for i, ((at, _), call) in enumerate(zip(case.spans, case.calls, strict=True)):
+            rows[..., at, :] = call["x"]
+            np.testing.assert_allclose(case.expected["y"][i], rows.sum(-2).ravel(), atol=1e-4)
 
 
 def test_another_reference_and_several_outputs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from coremltools.converters.mil import Builder as mb
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.scales import Edge, _between, find_edge
 from tests.own_packages.subjects import Subject, Variant, half
@@ -103,6 +104,16 @@ def test_an_input_of_a_declared_range_is_not_scaled(folder: Path) -> None:
     tables = {"x": Input(kind="normal")}
     drawn = package_cases(CpuBackend(), artifact, None, Probes(kinds=("gaussian",)), tables)
     assert find_edge(artifact, None, drawn) is None
+
+
+def test_golden_tensors_are_scaled_where_one_input_alone_may_be_anything(folder: Path) -> None:
+    artifact = saved(folder, "norm", 0.0)
+    (case, *_), free = cases(artifact, None), Domain("default", None, "")
+    golden = [replace(case, kind="golden", domains={})]
+    found = find_edge(artifact, None, golden, golden={"x": free})
+    assert found is not None
+    assert (found.holds, found.how) == (255.0, "overflows")
+    assert find_edge(artifact, None, golden, golden={"x": free, "mask": free}) is None
 
 
 @pytest.mark.parametrize(

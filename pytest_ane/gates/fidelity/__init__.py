@@ -31,8 +31,9 @@ from pytest_ane.mlprogram.model import (
 )
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.domains import SAMPLER, domains
 from pytest_ane.probes.overflow import first_overflow
+from pytest_ane.probes.package import unmixed
 from pytest_ane.probes.scales import SWEEP, find_edge
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
@@ -96,7 +97,11 @@ class FidelityGate(Gate[Fidelity]):
             function = counterpart(declares, shard.function)
             theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
-        edge = find_edge(*package, cases, named)
+        known = None
+        if shard.golden is not None and ports is None:
+            features = program.inputs
+            known = domains(features, shard.inputs, package[0], function=shard.function)
+        edge = find_edge(*package, cases, named if known is None else None, known)
         covered = coverage(program, cases, golden=shard.golden is not None)
         overflow = _overflow(measurement, context, cases)
         return replace(
@@ -140,9 +145,9 @@ class FidelityGate(Gate[Fidelity]):
         probes: dict[str, list[Comparison]] = {}
         for c in measurement.comparisons:
             probes.setdefault(c.probe, []).append(c)
-        least = dict.fromkeys(SEEDED, subject.probes.count)
+        least = {**dict.fromkeys(SEEDED, subject.probes.count), "massive": len(MASSIVE)}
         if subject.family:  # No other shard has these.
-            least |= {"outlier": subject.probes.count, "massive": len(MASSIVE)}
+            least["outlier"] = subject.probes.count
         # Golden tensors are probes of their own, whatever the manifest's kinds are.
         for kind in subject.probes.kinds if subject.golden is None else ():
             count = sum(outputs[0].kind == kind for outputs in probes.values())
@@ -188,7 +193,7 @@ def _overflow(measurement: Fidelity, context: ShardContext, cases: Sequence[Case
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:
-    """Functions of a reference package that the artifact does not have."""
+    """Functions of a reference package that the artifact lacks, or that are not run mixed."""
     shard, program = context.shard, context.program
     if not isinstance(shard.reference, Path) or shard.golden is not None:
         return
@@ -199,6 +204,12 @@ def _lost(context: ShardContext) -> Iterator[Covered]:
             how = "the reference has it, and the package does not"
             remedy = "convert it, or name a reference with the package's functions alone"
             yield Covered(f"function {name}", how, exercised=False, remedy=remedy)
+    if isinstance(program, Pipeline) or not program.states:
+        return
+    remedy = "give states that functions share one name and one shape"
+    theirs = counterpart(shard.reference, shard.function)
+    for name, why in unmixed(program, shard.reference, theirs):
+        yield Covered(f"state after function {name}", why, exercised=False, remedy=remedy)
 
 
 def _is_whole(c: Comparison) -> bool:
