@@ -28,6 +28,7 @@ from pytest_ane.project.models import OpenBuilder, OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.records.record import question
 from pytest_ane.tools._recommend import log_of
+from tests.mlprogram.packages import doubling
 from tests.plugin.projects import make_llama
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]
@@ -184,10 +185,11 @@ def family(tmp_path: Path, weights: Path) -> Path:
 
 
 def packages(folder: Path, *names: str) -> None:
-    """Folders that only their digests are taken of."""
+    """Small ones, all of one program: their metadata differ, and so their digests."""
     for name in names:
-        (folder / f"{name}.mlpackage").mkdir()
-        (folder / f"{name}.mlpackage" / "Manifest.json").write_text(name)
+        program = doubling(function="f")
+        program.model.description.metadata.userDefined["made"] = name
+        program.save(folder).rename(folder / f"{name}.mlpackage")
 
 
 def keys_of_family(folder: Path) -> dict[str, str]:
