@@ -143,9 +143,7 @@ def test_unproven_fails_unless_something_else_is_said(
     project: Project, options: tuple[str, ...], more: str, passed: bool, header: str
 ) -> None:
     """Allowed it passes, but is never called passed."""
-    result = project.packages(CLAIMED + more, weightless="none").gate(
-        "-k", "compression", *options
-    )
+    result = project.packages(CLAIMED + more, weightless="none").gate("-k", "compression", *options)
     result.assert_outcomes(passed=int(passed), failed=int(not passed), deselected=3)
     row = "unproven" if passed else "UNPROVEN"
     result.stdout.fnmatch_lines(
