@@ -49,12 +49,12 @@ def set_type(message: Any, dtype: str, shape: tuple[int | None, ...]) -> None:
 
 
 class Program:
-    """A function as it grows, and the package around it."""
+    """A function `main` as it grows, and the package around it."""
 
-    def __init__(self, opset: str = "CoreML8", function: str = "main") -> None:
+    def __init__(self, opset: str = "CoreML8") -> None:
         self.model = definitions().Model()
         self.model.specificationVersion = 9
-        self.function = self.model.mlProgram.functions[function]
+        self.function = self.model.mlProgram.functions["main"]
         self.function.opset = opset
         self.block = self.function.block_specializations[opset]
         self.weights = Weights()
@@ -155,9 +155,9 @@ def weight_file(package: Path) -> Path:
     return package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
 
 
-def doubling(function: str = "main") -> Program:
+def doubling() -> Program:
     """`y = x + x`, with an fp16 weight of 4 elements beside it."""
-    program = Program(function=function)
+    program = Program()
     program.input("x", (2, 3))
     program.blob("w", "FLOAT16", (4,), np.arange(4, dtype=np.float16).tobytes())
     program.op("add", "y", shape=(2, 3), x="x", y="x")

@@ -29,7 +29,7 @@ def test_a_family_s_shard(project: Project, capsys: pytest.CaptureFixture[str]) 
     project.llama(HELD.format("L01", "L01"))
     result = fidelity(project, shards="L01")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["gaussian T=9 #0 *", "captured counting T=5 *"])
+    result.stdout.fnmatch_lines(["gaussian T=* #0 *", "captured counting T=5 *"])
 
 
 def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
