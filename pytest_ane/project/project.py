@@ -338,10 +338,10 @@ class Project:
             )  # fmt: skip
 
         budget = self._kept_budget(shard, key, measured)
+        if plain is None:
+            return budget
         named = plain in (shard.uncompressed, reference)
-        return (
-            replace(budget, plain=plain.name if named else "its family's own") if plain else budget
-        )
+        return replace(budget, plain=plain.name if named else "its family's own")
 
     def _same_form(self, shard: Shard, program: Program) -> Path | None:
         """What its family makes of a shard, where that is the same program by the same names."""
