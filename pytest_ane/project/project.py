@@ -320,7 +320,7 @@ class Project:
         told, digest = reference and content_digest(reference), plain and tree_digest(plain)
         key = {
             "artifact": artifact.digest,
-            "uncompressed": plain and [digest, plain.name],
+            "uncompressed": digest,
             "reference": told,
             "source": self.model(shard.model).identity if own or shard.family else {},
             **({"function": shard.function} if shard.function else {}),
@@ -332,14 +332,16 @@ class Project:
             if plain is None:
                 return measure_loss(artifact.path, cases, shard.function)
             compressed = None if digest == artifact.digest else artifact.path
-            named = plain in (shard.uncompressed, reference)
-            budget = measure_budget(
+            return measure_budget(
                 plain, compressed, cases, function=shard.function, against_itself=told == digest,
                 own=True,
             )  # fmt: skip
-            return replace(budget, plain=plain.name if named else "its family's own")
 
-        return self._kept_budget(shard, key, measured)
+        budget = self._kept_budget(shard, key, measured)
+        if plain is None:
+            return budget
+        named = plain in (shard.uncompressed, reference)
+        return replace(budget, plain=plain.name if named else "its family's own")
 
     def _same_form(self, shard: Shard, program: Program) -> Path | None:
         """What its family makes of a shard, where that is the same program by the same names."""

@@ -126,6 +126,8 @@ def test_the_command_line_wins_over_the_ini_file(
 # `--ane-unproven` and its ini twin: what becomes of a gate that could compare nothing.
 
 ALLOWED = '[models.own.policy]\nunproven = "allow"\n'
+CLAIMED = '[models.own.compression]\nmethod = "palettize"\nnbits = 4\n'
+"""Of a package without weights."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_unproven_fails_unless_something_else_is_said(
     project: Project, options: tuple[str, ...], more: str, passed: bool, header: str
 ) -> None:
     """Allowed it passes, but is never called passed."""
-    result = project.packages(more, weightless="none").gate("-k", "compression", *options)
+    result = project.packages(CLAIMED + more, weightless="none").gate("-k", "compression", *options)
     result.assert_outcomes(passed=int(passed), failed=int(not passed), deselected=3)
     row = "unproven" if passed else "UNPROVEN"
     result.stdout.fnmatch_lines(

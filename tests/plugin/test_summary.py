@@ -11,7 +11,7 @@ SCREEN = """\
 =*= ane gates =*=
 ERROR    own:absent  compression own:absent: the artifact absent.mlpackage does
 *
-FAILED   own:good    fidelity    cosine -0.0* < 0.97 (worst of * probes)*
+FAILED   own:good    fidelity    algebra 1.* > 0.02 · cosine -0.0* < 0.97
 *
 passed   own:good    compression 2.43 kB · *x larger than fp16
 passed   own:nan     placement   forecast: * ops for the ANE

@@ -28,6 +28,7 @@ from pytest_ane.project.models import OpenBuilder, OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.records.record import question
 from pytest_ane.tools._recommend import log_of
+from tests.mlprogram.packages import doubling
 from tests.plugin.projects import make_llama
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]
@@ -184,10 +185,11 @@ def family(tmp_path: Path, weights: Path) -> Path:
 
 
 def packages(folder: Path, *names: str) -> None:
-    """Folders that only their digests are taken of."""
+    """Small ones, all of one program: their metadata differ, and so their digests."""
     for name in names:
-        (folder / f"{name}.mlpackage").mkdir()
-        (folder / f"{name}.mlpackage" / "Manifest.json").write_text(name)
+        program = doubling()
+        program.model.description.metadata.userDefined["made"] = name
+        program.save(folder).rename(folder / f"{name}.mlpackage")
 
 
 def keys_of_family(folder: Path) -> dict[str, str]:
@@ -229,7 +231,10 @@ OF_FAMILY: dict[str, tuple[Change, str]] = {
     "policy": (edited("min-greedy = 3", "min-greedy = 2"), "log"),
     "own package": (other_bytes("own.mlpackage/Manifest.json"), "own"),
     "its uncompressed form": (other_bytes("plain.mlpackage/Manifest.json"), "own asked"),
-    "its function": (edited('artifact = "own', 'function = "f"\nartifact = "own'), "own asked log"),
+    "its function": (
+        edited('artifact = "own', 'function = "main"\nartifact = "own'),
+        "own asked log",
+    ),
     "its ports": (
         edited("[models.mini.shard.L01]", '[models.mini.shard.L01]\nports = { x = "h" }'),
         "own asked log",
@@ -337,7 +342,7 @@ OF_OWN: dict[str, tuple[Change, str]] = {
     ),
     "inputs": (edited("count = 9", "count = 8"), PACKAGE),
     "an input's file": (other_bytes("x.npy"), PACKAGE),
-    "function": (edited('"right.mlpackage"', '"right.mlpackage"\nfunction = "f"'),
+    "function": (edited('"right.mlpackage"', '"right.mlpackage"\nfunction = "main"'),
                  f"{PACKAGE} weights-asked"),
     "largest T": (edited("[models.m.probes]", "[models.m]\nmax-tokens = 8\n[models.m.probes]"),
                   f"budget asked {PACKAGE}"),

@@ -180,6 +180,7 @@ PULL_REQUESTS: dict[str, Edit] = {
         "        from pathlib import Path\n"
         "        path = Path(__file__).with_name('right.mlpackage')\n"
         "        return replace(self.context.artifact, path=path)\n"
+        "    def budget(self): return type(self.context).budget(self)\n"
         "type(FIDELITY).measure = lambda self, context: real(self, Other(context))\n"
     ),
 }

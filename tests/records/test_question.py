@@ -58,7 +58,7 @@ def test_compression_depends_on_nothing_but_an_own_package_s_uncompressed_form(
 def test_fidelity_against_the_source() -> None:
     """Versions, and where a builder's files lie, are no part of the question."""
     asked = ask()
-    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 4}
+    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 5}
     assert (asked["reference"], asked["max_tokens"]) == ("float32", 64)
     assert "prompts" not in asked
     assert asked == ask(identity=lambda: {**IDENTITY, "versions": "linux"})

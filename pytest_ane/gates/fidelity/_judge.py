@@ -213,7 +213,7 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
 def _edge(fidelity: Fidelity) -> Iterator[Figure]:
     if (edge := fidelity.edge) is not None:
         yield Figure("edge.holds", edge.holds, label="right up to |x|")
-        if edge.how:
+        if edge.how and edge.holds:
             yield Figure("edge", f"{edge.holds:,g} x", label=f"{edge.how} from", shown=True)
 
 

@@ -15,6 +15,7 @@ _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
 _FLUID = "FluidInference/FluidAudio, Documentation/ANE_Profiler.md and ANE_Candidates.md"
 
 RECURRENT = frozenset({"gru", "lstm", "rnn"})
+_PRODUCTS = kinds("conv linear matmul")
 LAYER = "R110"
 """The rule on a recurrent layer that was written as a loop."""
 
@@ -29,7 +30,7 @@ def mil_ops() -> frozenset[str]:
 def layer_of(kinds_: Mapping[str, int], steps: int = 1) -> str:
     """The recurrent layer whose steps these ops compute, by type and number; empty for none."""
     gates, candidates = kinds_.get("sigmoid", 0) // steps, kinds_.get("tanh", 0) // steps
-    if not candidates or not any(kinds_.get(kind) for kind in ("linear", "matmul", "conv")):
+    if not candidates or not any(kinds_.get(kind) for kind in _PRODUCTS):
         return ""
     return "a simple RNN" if not gates else "an LSTM" if candidates > 1 else "a GRU"
 
