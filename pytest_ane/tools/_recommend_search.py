@@ -267,7 +267,6 @@ def search(
 def _next(
     low: float, high: float, budget: float, limit: float, candidate: Candidate, reached: float
 ) -> float:
-    """The next budget: between what passed and what failed, or as the measured KL suggests."""
     if low and high < math.inf:
         return math.sqrt(low * high)
     ratio = limit / candidate.kl if candidate.kl > 0 else 1.0
@@ -296,10 +295,10 @@ def repaired(
             if evaluator.spent or (failure := evaluator.failure(shard, made)) is None:
                 break
             gate, blame = failure
-            if blame:
-                step = _finer(mine, made, blame)
-            else:
-                step = _smaller(mine, made, losses, caps) if gate == "compression" else None
+            if not blame and gate != "compression":
+                break
+            now = {unit: unit.option(made[unit]) for unit in mine}
+            step = _finer(now, blame) if blame else _smaller(now, losses, caps)
             if step is None:
                 break
             unit, option = step
@@ -309,30 +308,26 @@ def repaired(
     return made
 
 
-def _finer(
-    units: Sequence[Unit], choice: Choice, blame: Mapping[Unit, float]
-) -> tuple[Unit, Option] | None:
-    now = {unit: unit.option(choice[unit]) for unit in units}
+def _finer(now: Mapping[Unit, Option], blame: Mapping[Unit, float]) -> tuple[Unit, Option] | None:
 
     def gain(step: tuple[Unit, Option]) -> float:
         unit, option = step
         less = blame.get(unit, 0.0) * (1 - option.sse / now[unit].sse)
         return less / max(option.size - now[unit].size, 1)
 
-    steps = ((u, option) for u in units for option in u.options if option.sse < now[u].sse / 2)
+    steps = ((u, option) for u in now for option in u.options if option.sse < now[u].sse / 2)
     return max(steps, key=gain, default=None)
 
 
 def _smaller(
-    units: Sequence[Unit], choice: Choice, losses: Mapping[Unit, float], caps: Caps
+    now: Mapping[Unit, Option], losses: Mapping[Unit, float], caps: Caps
 ) -> tuple[Unit, Option] | None:
-    now = {unit: unit.option(choice[unit]) for unit in units}
 
     def loss(step: tuple[Unit, Option]) -> float:
         unit, option = step
         return losses[unit] * (option.sse - now[unit].sse) / (now[unit].size - option.size)
 
-    steps = ((u, option) for u in units for option in allowed(u, caps) if option.size < now[u].size)
+    steps = ((u, option) for u in now for option in allowed(u, caps) if option.size < now[u].size)
     return min(steps, key=loss, default=None)
 
 
