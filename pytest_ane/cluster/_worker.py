@@ -114,7 +114,6 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
 
 
 def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
-    """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
     kinds: list[tuple[str, str, Machine | None]]
     kinds = [(f"{number}", "build", None) for number in range(offer.builds)]

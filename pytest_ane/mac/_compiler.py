@@ -148,7 +148,6 @@ class Failures:
 
 
 def _is_own(compiled: Path, build: str) -> bool:
-    """Whether the replayed compiler of this build of macOS made a model, or another compiler."""
     file = compiled / BUILT_BY
     return not file.exists() or json.loads(file.read_bytes())["build"] == build
 

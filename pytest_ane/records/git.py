@@ -6,15 +6,11 @@ import subprocess
 from pathlib import Path
 
 
-def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
-    """The commit of a checkout, and whether nothing tracked was changed, below `but` excepted."""
-    commit, _, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").partition("\n")
-    top = top.removesuffix("\n")
-    leave_out = []
-    if but is not None and but.resolve().is_relative_to(top or "."):
-        leave_out = ["--", ":/", f":(top,exclude,literal){but.resolve().relative_to(top)}"]
+def checkout(folder: Path) -> tuple[str, bool]:
+    """The commit of a checkout, and whether nothing tracked was changed."""
+    commit = git(folder, "rev-parse", "HEAD").strip()
     # One line says the branch; none at all, that git failed.
-    status = git(folder, "status", "--porcelain", "--branch", "-uno", *leave_out)
+    status = git(folder, "status", "--porcelain", "--branch", "-uno")
     return commit, bool(commit) and len(status.splitlines()) == 1
 
 

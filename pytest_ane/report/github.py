@@ -68,7 +68,6 @@ def commands(
 
 
 def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], str]]:
-    """What opens it, its items, and what closes it."""
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
         of_label = list(group)
         title = f"{label} ({len(of_label)})"

@@ -70,7 +70,6 @@ class Run:
         return join(["pytest", *texts, *last])
 
     def _options(self) -> Iterator[tuple[str, str]]:
-        """Our options of the command line and `-m`, with their values."""
         arguments = (*self.facts.arguments, "")
         for argument, after in pairwise(arguments):
             name, equals, value = argument.partition("=")

@@ -81,7 +81,6 @@ def _parts(widths: list[int], left: list[bool], gap: int, width: int | None) -> 
 
 
 def _wrapped(cells: list[str], is_text: bool, width: int | None) -> Iterator[str]:
-    """A row in lines: the last cell, if it is text, is broken at spaces to fit the width."""
     *first, last = cells
     start, last = "".join(first), last.rstrip() if is_text else last
     room = width - len(start) if width is not None else len(last)

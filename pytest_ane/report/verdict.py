@@ -112,7 +112,6 @@ def parse_shown(text: str) -> Any:
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Those of one kind together, in the order of the first of each."""
     groups: dict[tuple[str, str | int], list[Finding]] = {}
     for number, finding in enumerate(findings):
         groups.setdefault((finding.severity, finding.kind or number), []).append(finding)
@@ -120,7 +119,6 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
-    """A group in the row: the figure that is beyond its limit, or what they have in common."""
     figure = verdict.figure(group[0].figure)
     if figure is not None:
         shown.append(figure)

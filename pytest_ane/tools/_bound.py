@@ -365,7 +365,6 @@ def _call(call: CallBound, device: Device) -> Iterator[str]:
 
 
 def _measured(measured: Measured, call: CallBound, device: Device) -> str:
-    """Our speed with its share of the bound, or another runtime's and its energy."""
     here = measured.device == _plain_name(device)
     share = f", {measured.tok_s / call.rate:.0%} of the bound" if here else ""
     joules = measured.joules_per_token

@@ -60,7 +60,6 @@ def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: P
 
 
 def _reference(package: Path, text: str) -> Path | None:
-    """What a package is compared with, if it can be; None for nothing."""
     if text == "none":
         return None
     path = Path(text)
@@ -107,7 +106,6 @@ def _refuse(reference: str, package: Path, has: set[str], needs: set[str]) -> No
 
 
 def _shard(shard: str, package: Path, reference: Path | None, folder: Path) -> dict[str, Any]:
-    """What the template says of a package; the manifest lies in `folder`."""
     model = read_any(package)
     entries: list[MLModel | Pipeline] = [model]
     functions = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
@@ -179,7 +177,6 @@ def _form(feature: Feature) -> str:
 def _ids(
     package: Path, entries: Sequence[MLModel | Pipeline]
 ) -> Iterator[tuple[str, Domain, bool]]:
-    """Inputs of ids that are too many to draw, and of integers of which nothing is known."""
     seen: set[str] = set()
     for each in entries:
         function = each.function or None if isinstance(each, MLModel) else None

@@ -198,11 +198,9 @@ class Verifier:
         self.counted.accepted += len(self.ids) - known - 1
 
     def _is_decided(self, row: FloatArray) -> bool:
-        """Whether plain decoding gives the same: it is plain, or the lead is no near tie."""
         return self._plain is None or not lead(row) < self._margin
 
     def _replayed(self) -> FloatArray:
-        """The next logits, after repeating in plain steps what drafts have led to."""
         assert self._plain is not None
         position, marks = self._plain
         self._decoder.back(marks, position)

@@ -81,7 +81,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Speed]:
-    """One run; its verdicts do not matter."""
     from pytest_ane.gates.throughput.stored import read_stored
 
     values = {option: getattr(options, name) for name, option in _PASSED_ON.items()}
@@ -122,7 +121,6 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
 
 
 def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Iterator[Path]:
-    """Write noise where each model's runs are stored."""
     from pytest_ane.gates.throughput.baseline import write
 
     for path, storage in {each.path: each for each in storages.values()}.items():

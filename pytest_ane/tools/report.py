@@ -87,7 +87,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _page(options: argparse.Namespace) -> Output:
-    """Read a run and what belongs to it, and write the page."""
     out: Path = options.out
     if not options.files:
         raise ReportError(f"-o {out}: name the run, a file of --ane-report=run.jsonl.")
@@ -131,7 +130,6 @@ def _remembered(found: Run, folder: Path) -> Run:
 
 
 def _begin(options: argparse.Namespace) -> Output:
-    """Record an intent, and say how to go on."""
     file, folder = options.manifest or Path(_DEFAULT), _folder(options)
     intent = intent_of(options.intent)
     select(read_manifest(file), options.shards, "--shards")
@@ -158,7 +156,6 @@ def _begin(options: argparse.Namespace) -> Output:
 
 
 def _finish(options: argparse.Namespace) -> Output:
-    """Fill in what the run of a write-up came to."""
     others = list(options.files)
     file = others.pop(0) if others and others[0].suffix != ".json" else None
     folder = _folder(options)
@@ -203,7 +200,6 @@ def _finish(options: argparse.Namespace) -> Output:
 def _charts(
     answer: Answer, documents: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[tuple[str, str, str], ...], str]:
-    """Title, file and description of each picture, now written; or why there are none."""
     run = replace(answer.run, documents=tuple(documents))
     made: dict[Path, tuple[str, str, str]] = {}
     for picture in pictures_of(against(run, answer.last[1]) if answer.last else run):

@@ -74,7 +74,6 @@ def run(options: argparse.Namespace) -> Output:
         return {"command": "speculate", "cost": cost}
 
     def check(opened: OpenModel) -> None:
-        """Refuse what the model cannot take before anything is built."""
         named = [prompt.ids for prompt in opened.prompts if name in (prompt.name, None)]
         if not named:
             raise ManifestError(

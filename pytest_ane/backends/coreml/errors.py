@@ -160,7 +160,6 @@ def error_text(error: BaseException) -> str:
 
 
 def _character(mark: re.Match[str]) -> str:
-    """The character that an escape stands for; a space for a line break."""
     if mark[1]:
         return chr(int(mark[1], 16))
     return " " if mark[2] in _BREAKS else mark[2]

@@ -233,7 +233,6 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
 
 
 def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the picture's table; settings by their share of the weights' bytes."""
     best = (document.get("best") or {}).get("name")
     for each in document.get("candidates") or ():
         name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}

@@ -76,7 +76,6 @@ def page(run: Run) -> str:
 
 
 def _headline(run: Run) -> str:
-    """`3 of 137 gates red`; what was not run, broke down or was stopped is said too."""
     judged = [row for row in run.rows if row.gate]
     waiting = sum(row.status == "not run" for row in judged)
     red = sum(row.red for row in judged) - waiting
@@ -130,7 +129,6 @@ def _limit(figure: Figure) -> str:
 
 
 def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
-    """What the run before had; `same` where people read the same number."""
     if (then := earlier.get(figure.name)) is None:
         return ""
     text = amount(then, figure.unit)
@@ -173,7 +171,6 @@ def _text(name: str) -> str:
 
 
 def _where(finding: Finding) -> str:
-    """`weight q_proj`, or nothing where the reason names it."""
     where = finding.where
     if where.name in finding.reason:
         return ""

@@ -236,7 +236,6 @@ def strip(subject: Subject) -> list[Op]:
 
 
 def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
-    """What was recorded goes before what was predicted, and that before the rules' forecast."""
     known = (("recorded", recorded), ("predicted", predicted), ("forecast", forecast))
     for how, value in known:
         if value:
@@ -247,7 +246,6 @@ def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
 
 
 def _hazards(subject: Subject) -> dict[str, str]:
-    """The hazards that come near their limit, by operation."""
     near: dict[str, list[str]] = {}
     for row in subject.records("hazards"):
         value, limit = row["value"], row["limit"]
@@ -386,7 +384,6 @@ def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
 
 
 def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
     seen: Counter[str] = Counter()
     for then, now in pairs:
         old = {f["name"]: f for f in (then.data or {}).get("figures", ())}
@@ -402,7 +399,6 @@ def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
 
 
 def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """Verdicts whose figures are those of another backend, or times of another machine."""
     if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
         of = counted(count, "verdict")
         yield f"figures of {of} are not compared: another backend or machine measured them before"
