@@ -30,11 +30,10 @@ from pytest_ane.plugin import _due, _options, _workspace
 from pytest_ane.plugin._process import is_worker
 from pytest_ane.plugin._summary import header_line, row_of
 from pytest_ane.plugin._workspace import Workspace
-from pytest_ane.records.git import checkout
 from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
 from pytest_ane.records.record import Record
-from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
+from pytest_ane.records.run import Facts, Writer, checkout, gate_files, plugin_digest, versions
 from pytest_ane.report.formats import FORMATS, format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import subjects

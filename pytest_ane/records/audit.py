@@ -44,9 +44,8 @@ from pytest_ane.mlprogram.errors import AneError, EvidenceError, ManifestError, 
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
-from pytest_ane.records.git import checkout
 from pytest_ane.records.record import Record, files_of, plain, question
-from pytest_ane.records.run import CUT_OFF, RunFile, gate_files, plugin_digest
+from pytest_ane.records.run import CUT_OFF, RunFile, checkout, gate_files, plugin_digest
 from pytest_ane.records.store import FOLDER, Store
 from pytest_ane.records.verify import Answer, EvidenceFile, answers, combined, differences, worst
 

@@ -46,7 +46,7 @@ from pytest_ane.models.families.registry import family_of, get_family, is_encode
 from pytest_ane.models.sources import Source, open_source, source_path
 from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole
 from pytest_ane.models.sources.files import OnlyGGUFError, locate_snapshot
-from pytest_ane.tools._init_text import Made, quoted, render
+from pytest_ane.tools._init_packages import Made, quoted, render
 
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w./-]+\.gguf))?")
 """A repository, `@` a branch, tag or commit, and a file, as in the paths of `HfFileSystem`:

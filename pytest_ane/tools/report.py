@@ -21,9 +21,9 @@ from pytest_ane.cli.output import Output
 from pytest_ane.manifest import select
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.records.git import checkout
 from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
+from pytest_ane.records.run import checkout
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.formats import DOCUMENTS, format_of, read_document

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.records.git import checkout
+from pytest_ane.records.run import checkout
 from tests.ci import repository
 
 
