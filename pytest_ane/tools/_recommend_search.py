@@ -174,23 +174,19 @@ Failure: TypeAlias = tuple[str, Mapping[Unit, float]]
 
 
 class Evaluator(Protocol):
-    """Measures candidates; all that a search knows of a model comes from here."""
+    """Measures candidates; all that a search knows of a model comes from here.
+
+    `spent` says that time or evaluations are used up; `units` are in running order, `losses` their
+    KL in nats per squared error, none if none was measured. `failure` is the first gate that a
+    shard fails under a choice, None where it passes all; a `candidate` has been through all gates.
+    """
 
     @property
-    def spent(self) -> bool:
-        """Whether time or evaluations are used up."""
-
-    def units(self) -> tuple[Unit, ...]:
-        """All units of the model, in running order."""
-
-    def losses(self) -> dict[Unit, float]:
-        """KL in nats per squared error of every unit; empty if none was measured."""
-
-    def failure(self, shard: str, choice: Choice) -> Failure | None:
-        """The first gate that a shard fails under a choice; None where it passes all."""
-
-    def candidate(self, name: str, choice: Choice) -> Candidate:
-        """All gates of a whole model under a choice."""
+    def spent(self) -> bool: ...
+    def units(self) -> tuple[Unit, ...]: ...
+    def losses(self) -> dict[Unit, float]: ...
+    def failure(self, shard: str, choice: Choice) -> Failure | None: ...
+    def candidate(self, name: str, choice: Choice) -> Candidate: ...
 
 
 def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:

@@ -30,7 +30,7 @@ from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
 from pytest_ane.tools._costs import Costs, costs_of
-from pytest_ane.tools._devices import THIS_MACHINE, Device, choose_device
+from pytest_ane.tools.calibrate import THIS_MACHINE, Device, choose_device
 
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
