@@ -38,8 +38,7 @@ from pytest_ane.report.formats import FORMATS, format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import subjects
 from pytest_ane.report.model_explorer import collection, node_data
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, against, places_of, read_run, verdict_data
+from pytest_ane.report.run import Row, Run, against, places_of, read_run, verdict_data
 from pytest_ane.report.writeups import FOLDER, writeups
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.report.rows import Row, count, ranked
+from pytest_ane.report.run import Row, count, ranked
 
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""

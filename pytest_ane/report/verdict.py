@@ -9,8 +9,7 @@ from typing import Any
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
 from pytest_ane.mlprogram.strict_json import parse_json, strict
 from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
-from pytest_ane.report.figures import figure_text
-from pytest_ane.report.table import table
+from pytest_ane.report.table import figure_text, table
 
 _FORECAST = (
     "This is a forecast from documented rules, and a prediction by published costs: which device "

@@ -12,8 +12,7 @@ from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Skipped
-from pytest_ane.report.figures import apart
-from pytest_ane.report.table import table
+from pytest_ane.report.table import apart, table
 from pytest_ane.report.verdict import reasons, row, to_json
 
 _NAMED = 6

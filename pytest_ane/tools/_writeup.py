@@ -31,10 +31,9 @@ from pytest_ane.mlprogram.text import printable
 from pytest_ane.project.entries import expanded
 from pytest_ane.records.verify import differences
 from pytest_ane.report import markdown
-from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import changes_of, subjects
-from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, against, read_run, verdict_of
+from pytest_ane.report.run import Row, Run, against, ranked, read_run, verdict_of
+from pytest_ane.report.table import amount, limit_of
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, WriteUp, paths
 

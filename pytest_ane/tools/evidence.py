@@ -34,9 +34,8 @@ from pytest_ane.records.record import Record, files_of, question, read_file, sim
 from pytest_ane.records.run import read_run
 from pytest_ane.records.store import FOLDER, Store, is_evidence
 from pytest_ane.records.verify import EvidenceFile, answers, combined, judge, time_in_words
-from pytest_ane.report.figures import amount
-from pytest_ane.report.rows import Row
-from pytest_ane.report.table import columns
+from pytest_ane.report.run import Row
+from pytest_ane.report.table import amount, columns
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import failure, reasons, row, to_json
 from pytest_ane.tools._compare_words import data, fault, lines

@@ -22,9 +22,8 @@ from pytest_ane.report.charts.picture import (
     records,
     rows_of,
 )
-from pytest_ane.report.figures import amount, limit_of
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, comparable
+from pytest_ane.report.run import Row, Run, comparable
+from pytest_ane.report.table import amount, limit_of
 
 _BARS = 40
 """Speeds that are drawn."""

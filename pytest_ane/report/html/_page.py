@@ -18,7 +18,6 @@ from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
-from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html.subjects import (
     Judged,
     Subject,
@@ -30,8 +29,8 @@ from pytest_ane.report.html.subjects import (
     strip,
     subjects,
 )
-from pytest_ane.report.rows import count
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Run, count
+from pytest_ane.report.table import amount, figure_text, limit_of
 
 _DRAWN = ("program", "positions")
 """Tables that have a picture in place of their rows."""

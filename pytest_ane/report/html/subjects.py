@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict, counted, some
 from pytest_ane.records.history import Asked, Earlier
-from pytest_ane.report.figures import amount, limit_of
-from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, comparable, verdict_of
-from pytest_ane.report.table import cell, head
+from pytest_ane.report.run import Row, Run, comparable, ranked, verdict_of
+from pytest_ane.report.table import amount, cell, head, limit_of
 
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
