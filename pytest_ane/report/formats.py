@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import printable
@@ -21,27 +21,20 @@ DOCUMENTS = ("recommend", "bound", "drift", "speculate")
 _MOST_BYTES = 1 << 28
 
 
-class Format(NamedTuple):
-    """A kind of file; `compares` shows more than the run: earlier ones, documents, write-ups."""
-
-    text: Callable[[Run], str]
-    compares: bool = False
-
-
 def as_html(run: Run) -> str:
-    """The page; its templates are read where one is made."""
+    """The page, which alone shows more than the run: earlier ones, documents, write-ups."""
     from pytest_ane.report.html._page import page
 
     return page(run)
 
 
-FORMATS: Mapping[str, Format] = {
-    ".html": Format(as_html, compares=True),
-    ".md": Format(lambda run: summary(run.rows, run.header)),
+FORMATS: Mapping[str, Callable[[Run], str]] = {
+    ".html": as_html,
+    ".md": lambda run: summary(run.rows, run.header),
 }
 
 
-def format_of(file: Path) -> Format:
+def format_of(file: Path) -> Callable[[Run], str]:
     """The format of a file, by the end of its name; `ReportError` for another end."""
     try:
         return FORMATS[file.suffix.lower()]

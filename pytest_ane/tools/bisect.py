@@ -140,11 +140,8 @@ def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int =
     rest, enough = list(suspects), 0
     while True:
         # With all of `rest` and the blamed exact it is green, without `rest` red.
-
-        def enough_with(n: int, held: Sequence[str] = tuple(blamed)) -> bool:
-            return evaluate([*held, *rest[:n]])
-
-        count = _fewest(len(rest), _tests(len(suspects)) - 1, enough_with)
+        tests = _tests(len(suspects)) - 1
+        count = _fewest(len(rest), tests, lambda n: evaluate([*blamed, *rest[:n]]))
         enough = enough or count
         blamed.append(rest[count - 1])
         del rest[count - 1 :]

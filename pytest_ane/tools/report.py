@@ -27,7 +27,7 @@ from pytest_ane.records.run import checkout
 from pytest_ane.report import writeups
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
-from pytest_ane.report.formats import DOCUMENTS, format_of, read_document
+from pytest_ane.report.formats import DOCUMENTS, as_html, format_of, read_document
 from pytest_ane.report.run import Run, against, places_of, read_run
 from pytest_ane.report.writeups import Head, WriteUp
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
@@ -86,14 +86,14 @@ def _page(options: argparse.Namespace) -> Output:
     format = format_of(out)
     found = read_run(recorded)
     documents = _documents(found, others, "compare with it by --against")
-    if not format.compares and (documents or options.against):
+    if format is not as_html and (documents or options.against):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
     if options.against and options.against.is_dir():
         found = _remembered(found, options.against)
     elif options.against:
         found = against(found, read_run(options.against))
-    text = format.text(found).encode()
+    text = format(found).encode()
     writeups.write(out, text)
     yield f"wrote {out} ({len(text):,} bytes)"
     return {"written": out, "verdicts": len(found.rows), "documents": others}

@@ -64,7 +64,7 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
     assert line.isascii()
     assert json.loads(line)["verdict"]["summary"] == row(verdict)
     check_lines(_texts(json.loads(line)))
-    markdown = FORMATS[".md"].text(Run("header", (made,)))
+    markdown = FORMATS[".md"](Run("header", (made,)))
     assert len(markdown.encode()) <= ROOM
     assert markdown.replace("\n", "").isprintable()
 
