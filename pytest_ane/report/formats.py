@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.mlprogram.text import printable
+from pytest_ane.mlprogram.strict_json import parse_json
+from pytest_ane.mlprogram.text import printable, shown
 from pytest_ane.records.run import is_run
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run
-from pytest_ane.report.verdict import parse_shown
 
 DOCUMENTS = ("recommend", "bound", "drift", "speculate")
 """Commands whose documents are drawn, in the order in which they are listed."""
@@ -60,9 +60,11 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
             raise ReportError(f"{other}. {of_run}")
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
-        document: Any = parse_shown(path.read_text())
+        document: Any = shown(parse_json(path.read_text()))
     except OSError as error:
         raise ReportError(f"{path} cannot be read ({error.strerror}).") from None
+    except RecursionError:
+        raise ReportError(f"{other}: the JSON is nested too deeply.") from None
     except ValueError as error:
         raise ReportError(f"{other}: {error}.") from None
     if not isinstance(document, dict) or document.get("command") not in DOCUMENTS:

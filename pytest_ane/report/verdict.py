@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
-from pytest_ane.mlprogram.strict_json import parse_json, strict
+from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
 from pytest_ane.report.table import figure_text, table
 
@@ -100,14 +100,6 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
     data: dict[str, Any] = shown(strict(verdict) | words)
     return data
-
-
-def parse_shown(text: str) -> Any:
-    """Strict JSON of others, texts as people may read them; `ValueError` says where it is none."""
-    try:
-        return shown(parse_json(text))
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -308,7 +308,7 @@ def describe(table: SourceTable, path: Path) -> Described:
         SourceError: it is missing, broken, of no family of ours or of a variant that its family
             refuses.
     """
-    source: Any = open_source(table, _no_spread)
+    source: Any = open_source(table)
     if not source.keys:
         raise SourceError(f"{path}: its configuration is empty; fetch it again.")
     name = family_of(source)
@@ -371,10 +371,6 @@ def _trained(source: Source) -> int | None:
         with suppress(SourceError):
             return whole(source.value(name), f"{source.label}: {name}", MAX_DIMENSION)
     return None
-
-
-def _no_spread(name: str, shape: tuple[int, ...]) -> Any:
-    raise NotImplementedError  # Only seeded weights are drawn.
 
 
 class _Shapes:

@@ -37,13 +37,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def open_source(table: SourceTable, spread: SpreadOf) -> Source:
+def open_source(table: SourceTable, spread: SpreadOf | None = None) -> Source:
     """Open what a manifest names as a model's source; seeded ones need the family's `spread`.
 
     Raises:
         SourceError: a file is missing, broken or of a kind that is not read.
     """
     if table.seeded is not None:
+        assert spread is not None
         return SeededSource(table.seeded, spread, table.config)
     path = source_path(table)
     if _is_checkpoint(path):
@@ -186,10 +187,7 @@ def open_rows(table: Embedding) -> RowTable:
 
 
 def _of_source(table: Embedding) -> tuple[Sequence[int], Read]:
-    from pytest_ane.models.sources._gguf import GGUFSource
-    from pytest_ane.models.sources._safetensors import SafetensorsSource
-
-    source = (GGUFSource if table.path.suffix == ".gguf" else SafetensorsSource)(table.path)
+    source = open_source(SourceTable(path=table.path))
     shape = source.shape(table.name)
     return shape, lambda index: source.rows(table.name, index, shape[-1])
 
