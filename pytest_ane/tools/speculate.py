@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> Output:
                 "--margin."
             )
         yield f"the same {len(trial.tokens)} tokens as plain decoding"
-    # As many widths again as the one that was
+    # As many widths again as the one that was measured.
     draft = partial(lookup, shortest=options.ngram_min)
     widths = [
         yield_of(prompt.ids, trial.tokens, each, draft)
