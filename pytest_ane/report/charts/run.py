@@ -20,6 +20,7 @@ from pytest_ane.report.charts.picture import (
     number,
     off_scale,
     records,
+    root_ticks,
     rows_of,
 )
 from pytest_ane.report.run import Row, Run, comparable
@@ -92,7 +93,8 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             ),
             "drift",
         ),
-        {"runs": runs} | marked("shard", label(steepest), words, place / len(now)),
+        {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
+        | marked("shard", label(steepest), words, place / len(now)),
     )
 
 
@@ -223,6 +225,7 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
         table,
         {
             "rows": rows,
+            "ticks": root_ticks([*(loss for _, _, loss, *_ in candidates), limit or 0.0]),
             "limits": [] if limit is None else [{"limit": limit, "words": words}],
         },
     )
