@@ -250,7 +250,6 @@ class Assignment:
         return any(self.busy(worker) < AT_ONCE for worker in self._workers if worker.told.builds)
 
     def _fill(self) -> None:
-        """Give the next shards to workers that have room; those whose canaries passed."""
         if not self._somebody_has_room():
             return
         begun = self.works.keys() | self._given_up.keys() | self._taken

@@ -34,9 +34,9 @@ from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, running
+from pytest_ane.models.sources import RowTable, open_rows
 from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.models.sources.files import COMPANIONS
-from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.exact_chain import GoldenPrompt

@@ -51,6 +51,5 @@ def _percent(share: float) -> str:
 
 
 def _outputs(counts: Mapping[str, int]) -> str:
-    """`12 outputs of down, 1 output of up`, the most first."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return some((f"{counted(count, 'output')} of {op}" for op, count in ranked), _MOST_NAMES)

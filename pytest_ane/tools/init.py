@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.tools._init_text import Made, render
+from pytest_ane.tools._init_model import scaffold
+from pytest_ane.tools._init_packages import Made, of_packages, render
 
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
@@ -81,11 +82,7 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
             "--from and --package were both given; a manifest is of one or the other."
         )
     if options.source is not None:
-        from pytest_ane.tools._init_model import scaffold
-
         return scaffold(options.source, manifest)
     if packages:
-        from pytest_ane.tools._init_packages import of_packages
-
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
 from pytest_ane.cli.output import Failed, Output, tell
@@ -19,10 +19,13 @@ from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.problems import dotted, toml_text
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.project import process
+from pytest_ane.project.choose import choose_model
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
-
-if TYPE_CHECKING:
-    from pytest_ane.tools._recommend_search import Candidate
+from pytest_ane.tools import _recommend as measured
+from pytest_ane.tools._recommend_search import Candidate, best, recommend
 
 EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
 
@@ -46,15 +49,7 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where no candidate passes.
     """
-    from pytest_ane.project import process
-
     process.choose()
-    from pytest_ane.project.choose import choose_model
-    from pytest_ane.project.models import OpenModel
-    from pytest_ane.project.project import read_project
-    from pytest_ane.tools import _recommend as measured
-    from pytest_ane.tools._recommend_search import best, recommend
-
     file = options.manifest or Path("shards.toml")
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
@@ -200,7 +195,6 @@ def save(file: Path, text: str) -> None:
 
 
 def _tables(model: str, wanted: Mapping[str, Settings]) -> str:
-    """TOML of the model's table, and of each shard's that differs from it."""
     forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = setting_keys(next(s for shard, s in wanted.items() if forms[shard] == common))
@@ -258,7 +252,6 @@ def _replaced(text: str, model: str, tables: str) -> str:
 
 
 def _path(line: str) -> tuple[str, ...]:
-    """The keys of a header, or before `=`; none where a line has neither."""
     try:
         is_header = line.lstrip().startswith("[")
         table: Any = loads(line if is_header else f"{line.partition('=')[0]} = 0")

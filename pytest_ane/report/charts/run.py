@@ -23,9 +23,8 @@ from pytest_ane.report.charts.picture import (
     root_ticks,
     rows_of,
 )
-from pytest_ane.report.figures import amount, limit_of
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, comparable
+from pytest_ane.report.run import Row, Run, comparable
+from pytest_ane.report.table import amount, limit_of
 
 _BARS = 40
 """Speeds that are drawn."""
@@ -233,7 +232,6 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
 
 
 def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the picture's table; settings by their share of the weights' bytes."""
     best = (document.get("best") or {}).get("name")
     for each in document.get("candidates") or ():
         name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}

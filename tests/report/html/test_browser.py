@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.table import amount, limit_of
 from pytest_ane.tools.blame import CAUSE
 from tests.report.html.conftest import Report
 
