@@ -70,7 +70,7 @@ def row(
     chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int, timer: Timer
 ) -> str:
     """One text at one width; `off` and `worst` are the prediction's relative errors."""
-    from pytest_ane.tools.speculate import run_trial
+    from pytest_ane.tools._speculate import run_trial
 
     trials = [run_trial(chain, ids, tokens, width, timer=timer) for _ in range(rounds)]
     shown = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]

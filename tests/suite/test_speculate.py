@@ -38,8 +38,8 @@ def test_tokens_are_those_of_plain_decoding(
     widths: Mapping[str, tuple[int, ...]], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
     from pytest_ane.models.chain import decode
+    from pytest_ane.tools._speculate import speculate
     from pytest_ane.tools._stack import open_stack
-    from pytest_ane.tools.speculate import speculate
 
     (tmp_path / "shards.toml").write_text(
         SOURCE.replace("shards =", f"{STATES}shards =", 1) + UNIFORM

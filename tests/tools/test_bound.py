@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.make import Cache
-from pytest_ane.tools.calibrate import Device, save_device
+from pytest_ane.tools._devices import Device, save_device
 from tests.packages import save_conv
 from tests.tools.conftest import AsJson, Says
 from tests.tools.stacks import Stacks

@@ -14,7 +14,7 @@ import pytest
 from pytest_ane.gates.throughput.baseline import read
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.throughput.stored import open_storage
-from pytest_ane.tools import calibrate as devices
+from pytest_ane.tools import _devices as devices
 from tests.gates.throughput.runs import HERE, run, speed
 from tests.packages import save_conv
 from tests.tools.conftest import AsJson, Says

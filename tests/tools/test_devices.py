@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.tools import calibrate as devices
-from pytest_ane.tools.calibrate import Device, calibrate_device, find_device, published, save_device
+from pytest_ane.tools import _devices as devices
+from pytest_ane.tools._devices import Device, calibrate_device, find_device, published, save_device
 
 MINE = Device(name="this machine", bandwidth=37.25, peak=0.0825, held=4, sources=('a "b" \\ c',))
 

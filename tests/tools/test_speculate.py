@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.report.charts.run import speculation
-from pytest_ane.tools import speculate
+from pytest_ane.tools import _speculate as speculate
 from tests.tools.conftest import AsJson
 from tests.tools.stacks import Stacks
 

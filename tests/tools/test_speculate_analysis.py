@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep, decode
 from pytest_ane.models.families import Wire
-from pytest_ane.tools.speculate import (
+from pytest_ane.tools._speculate import (
     BreakEven,
     Drafter,
     Speculated,
     Trial,
-    break_even,
     expected_tokens,
-    lines,
     lookup,
     run_trial,
     speculate,
     time_calls,
     yield_of,
 )
+from pytest_ane.tools.speculate import break_even, lines
 from tests.models.test_chain import COUNTING, embed, following, head
 from tests.tools.toys import VOCABULARY, Call, chaotic
 
