@@ -186,7 +186,6 @@ class Assignment:
         return min(free, key=lambda w: (name not in w.told.built, self.busy(w)), default=None)
 
     def _has_room(self, worker: Worker, name: str) -> bool:
-        """Whether a worker takes a shard; one with which a worker was lost has it for itself."""
         busy = self.busy(worker)
         if self._lost[name]:
             return not busy

@@ -120,7 +120,6 @@ class Row(NamedTuple):
 
 
 def _patterns(numbers: Any) -> str:
-    """fp16 numbers as patterns, one after the other: `0x3c00 0x4000`."""
     bits = np.asarray(numbers, np.float16).reshape(-1).view(np.uint16)
     return " ".join(f"0x{int(b):04x}" for b in bits)
 

@@ -27,13 +27,7 @@ from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.pairing import Pair, pair_weights, same_values, typeless, weight_name
 from pytest_ane.mlprogram.records import MLModel, TensorType
-from pytest_ane.mlprogram.weights import (
-    ProgramWeight,
-    Stage,
-    Weight,
-    bits_of,
-    decompress,
-)
+from pytest_ane.mlprogram.weights import ProgramWeight, Stage, Weight, bits_of, decompress
 
 _AT_ONCE = 1 << 18
 """Elements compared at a time: three buffers of 1 MB stay in the cache."""
@@ -177,7 +171,6 @@ def _key(weight: ProgramWeight) -> tuple[Any, ...]:
 
 
 def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
-    """Single floating-point numbers, such as a scale or an epsilon."""
     numbers, originals = dict(_numbers(model)), dict(_numbers(against))
     for name in numbers.keys() & originals.keys():
         a, b = np.float16(numbers[name]), np.float16(originals[name])

@@ -165,7 +165,6 @@ class Reports:
                 self._say(printable(f"ane: {counted(each.count, 'record')} in {each.path}"))
 
     def _add(self, record: Record) -> None:
-        """Append a record to each file; one that is lost fails no test."""
         for writer in self._writers:
             if not writer.brief or record.figures:
                 try:

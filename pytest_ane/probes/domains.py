@@ -309,7 +309,6 @@ class _Graph:
                     visited |= following
 
     def _within(self, concat: Operation, value: str) -> int:
-        """The place of a value in the vector that it is joined to."""
         at = 0
         for argument in concat.inputs["values"]:
             if isinstance(argument, Ref) and argument.name == value:
@@ -415,7 +414,6 @@ class _Graph:
         return kind.shape if isinstance(kind, TensorType) else ()
 
     def _array(self, operation: Operation, parameter: str) -> Array | None:
-        """A constant argument that stands in the program itself; None for any other."""
         argument = _argument(operation, parameter)
         value = self._uses.constants.get(argument.name) if isinstance(argument, Ref) else argument
         array = None if value is None else value.data

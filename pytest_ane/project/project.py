@@ -38,12 +38,7 @@ from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
-from pytest_ane.probes.error_budget import (
-    BUDGET_VERSION,
-    ErrorBudget,
-    measure_budget,
-    measure_loss,
-)
+from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget, measure_loss
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
@@ -283,7 +278,6 @@ class Project:
         )
 
     def _examine(self, shard: Shard, plain: Path, built: Path) -> None:
-        """Measure a shard's error budget while its uncompressed package is there."""
         # What is wrong with its probes or its reference, the gate says that needs them.
         if shard.reference == "float32" and self.judged(shard):
             with suppress(AneError):
@@ -342,7 +336,6 @@ class Project:
         return self._kept_budget(shard, key, measured)
 
     def _same_form(self, shard: Shard, program: Program) -> Path | None:
-        """What its family makes of a shard, where that is the same program by the same names."""
         plain = None if shard.ports else self.converted(shard)
         return plain if plain and same_form(program, read_model(plain)) else None
 

@@ -41,7 +41,6 @@ def wrapped(lines: Iterable[str], width: int = 79) -> Iterator[str]:
 
 
 def _graded(shares: Mapping[str, float]) -> str:
-    """`91% recorded, 9% unknown`."""
     return ", ".join(f"{_percent(shares[grade])} {grade}" for grade in GRADES if shares[grade])
 
 

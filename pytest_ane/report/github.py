@@ -93,7 +93,6 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """`2 errors, 1 failed, 30 passed`."""
     numbers = Counter(row.label for row in ranked(rows))
     plural = {"error": "s"}
     return ", ".join(counted(n, label, plural.get(label, "")) for label, n in numbers.items())

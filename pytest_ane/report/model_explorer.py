@@ -189,7 +189,6 @@ def _output(index: int, port: Named) -> Json:
 
 
 def _type(of: ValueType) -> tuple[str, str]:
-    """Element type, and the shape as Model Explorer writes it: `1x576x?x1`."""
     tensor = of.wrapped if isinstance(of, StateType) else of
     if not isinstance(tensor, TensorType):
         return type(of).__name__.removesuffix("Type").lower(), ""

@@ -403,7 +403,6 @@ class _Shapes:
 
 
 def _hollow(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array of one number, which takes no memory."""
     return np.lib.stride_tricks.as_strided(np.ones(1, dtype), shape, [0] * len(shape))
 
 

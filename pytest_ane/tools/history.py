@@ -190,5 +190,4 @@ def _number(value: float | str) -> str:
 
 
 def _test(of: Any) -> str:
-    """A gate, and which of its tests: `throughput call[T1]`."""
     return f"{of.gate} {of.test}".rstrip()

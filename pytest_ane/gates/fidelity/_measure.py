@@ -31,11 +31,7 @@ from pytest_ane.mlprogram.metrics.tensors import (
     worst_abs_error,
     zeros,
 )
-from pytest_ane.mlprogram.records import (
-    DType,
-    MLModel,
-    Pipeline,
-)
+from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import (
     ErrorBudget,

@@ -67,12 +67,10 @@ _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 
 
 def _is_index(kind: object) -> bool:
-    """Whether a type is of integers, or of what compares them."""
     return isinstance(kind, TensorType) and kind.dtype in _WHOLE
 
 
 def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
-    """The arguments that decide the extents of an operation's result."""
     for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
         yield from ((parameter, argument) for argument in operation.inputs.get(parameter, ()))
 

@@ -7,14 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pytest_ane.gates.placement.forecast import (
-    Forecast,
-    Key,
-    Match,
-    Work,
-    allows,
-    estimated_work,
-)
+from pytest_ane.gates.placement.forecast import Forecast, Key, Match, Work, allows, estimated_work
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import Outcome, find

@@ -107,7 +107,6 @@ def _errors(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _steepest(errors: Mapping[str, float]) -> str:
-    """The shard after which the error is greater by most; the first that is not finite."""
     shards = list(errors)
     if (first := next((s for s in shards if not math.isfinite(errors[s])), "")) or len(shards) < 2:
         return first

@@ -295,7 +295,6 @@ def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
 
 
 def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
-    """Each case's rows of all its calls."""
     rest = iter(outputs)
     return [case.joined([case.rows(next(rest)) for _ in case.calls]) for case in cases]
 
@@ -451,6 +450,5 @@ def _walk(
 
 
 def _furthest(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """The greatest relative difference."""
     pairs = zip(a, b, strict=True)
     return max((op_difference("", "", np.asarray(x), y).relative for x, y in pairs), key=rank)

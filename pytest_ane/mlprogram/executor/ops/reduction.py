@@ -25,7 +25,6 @@ _CHOOSE = frozenset(("max", "min"))
 
 
 def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
-    """The quotient that `np.mean` computes, without the calls around it."""
     total = np.add.reduce(x, axis=axis, keepdims=keepdims)
     return total / (x.size // max(total.size, 1))
 
@@ -83,13 +82,11 @@ def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False
 
 
 def _affine(y: Any, gamma: Any, beta: Any, shape: Sequence[int]) -> Any:
-    """`gamma y + beta`, where there are any, shaped to be broadcast."""
     y = y if gamma is None else y * np.reshape(gamma, shape)
     return y if beta is None else y + np.reshape(beta, shape)
 
 
 def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
-    """`(x - mean) / sqrt(variance + epsilon)` over axes."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + np.float32(epsilon))

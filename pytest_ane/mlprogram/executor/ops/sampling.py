@@ -156,7 +156,6 @@ def nearest(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
 
 
 def _index(position: Any, size: int) -> Any:
-    """The nearest whole number within an axis; 0 for NaN."""
     return np.nan_to_num(np.clip(position, 0, size - 1)).astype(np.intp)
 
 
