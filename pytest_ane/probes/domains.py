@@ -552,6 +552,5 @@ def _typed(feature: Feature, spec: Input, values: Array) -> Array:
 
 def flexible_axis(feature: Feature) -> int | None:
     """An input's only flexible axis; None where none or several are flexible."""
-    ranges = feature.ranges or [(min(e), max(e)) for e in zip(*feature.enumerated, strict=True)]
-    axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]
+    axes = [axis for axis, (low, high) in enumerate(feature.extents) if low != high]
     return axes[0] if len(axes) == 1 else None

@@ -7,7 +7,7 @@ runs only a plan recorded on a Mac can say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -143,13 +143,16 @@ class Forecast:
 
     def allowing(self, patterns: Sequence[str]) -> Forecast:
         """The forecast with operations allowed off the ANE by name or type."""
+        return self._allowing(lambda match: allows(patterns, match.op, match.type))
 
-        def applied(match: Match) -> Match:
-            off = match.outcome == "ineligible" and match.index is not None
-            allowed = off and allows(patterns, match.op, match.type)
-            return replace(match, outcome="allowed") if allowed else match
-
-        return replace(self, matches=tuple(map(applied, self.matches)))
+    def _allowing(self, fine: Callable[[Match], bool]) -> Forecast:
+        matches = (
+            replace(match, outcome="allowed")
+            if match.outcome == "ineligible" and match.index is not None and fine(match)
+            else match
+            for match in self.matches
+        )
+        return replace(self, matches=tuple(matches))
 
     def lost(self) -> list[ComputeOp]:
         """Compute operations off the ANE that nothing allows, those in control flow included."""
@@ -165,13 +168,11 @@ class Forecast:
         fine = {op.index for op in lost if (op.function, op.name) in excused}
         fine -= {op.inside for op in lost if op.index not in fine}
 
-        def applied(match: Match) -> Match:
-            rule = find(match.rule, match.outcome)
-            off = match.outcome == "ineligible" and match.index in fine
-            allowed = off and rule is not None and not rule.whole
-            return replace(match, outcome="allowed") if allowed else match
+        def small(match: Match) -> bool:
+            rule = find(match.rule, "ineligible")
+            return match.index in fine and rule is not None and not rule.whole
 
-        return replace(self, matches=tuple(map(applied, self.matches)))
+        return self._allowing(small)
 
     def under(self, os: str) -> Forecast:
         """With the size rule of a system (`macOS 26`); `ManifestError` where `os` names none."""
