@@ -306,7 +306,8 @@ class Project:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
         if (plain := uncompressed_package(shard, artifact, program)) is None:
-            plain = self._same_form(shard, program)
+            made = None if shard.ports else self.converted(shard)
+            plain = made if made and same_form(program, read_model(made)) else None
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -334,10 +335,6 @@ class Project:
             return replace(budget, plain=plain.name if named else "its family's own")
 
         return self._kept_budget(shard, key, measured)
-
-    def _same_form(self, shard: Shard, program: Program) -> Path | None:
-        plain = None if shard.ports else self.converted(shard)
-        return plain if plain and same_form(program, read_model(plain)) else None
 
     def converted(self, shard: Shard) -> Path | None:
         """What its family makes of a shard that the user brought, uncompressed; else None.
