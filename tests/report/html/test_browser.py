@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 
+from pytest_ane.gates.verdict import Figure, Verdict
+from pytest_ane.records.history import Earlier
+from pytest_ane.report.html._page import page
 from pytest_ane.report.html.subjects import Subject, subjects
 from pytest_ane.report.table import amount, limit_of
 from pytest_ane.tools.blame import CAUSE
 from tests.report.html.conftest import Report
+from tests.report.html.test_page import run_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -210,6 +216,12 @@ _CUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
   return hides && inner && one.checkVisibility() && !one.closest(".sr, .skip, svg");
 }).map((one) => one.outerHTML.slice(0, 200))"""
 """Elements that hide a part of their content."""
+_LINES = """(one) => {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  return range.getClientRects().length;
+}"""
+"""On how many lines the text of an element is."""
 
 
 def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: Report) -> None:
@@ -222,6 +234,24 @@ def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: 
         assert tab.evaluate(_CUT) == []
         assert tab.evaluate("document.documentElement.scrollWidth") <= 718
     assert tab.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.heavy
+def test_figures_of_long_units_and_texts_fit_a_printed_page(tab: Page, tmp_path: Path) -> None:
+    """Lines break between words, and only those of a text within a word."""
+    figures = (
+        Figure("predicted", 69, "compute ops on the ANE in 1 segment", "predicted at T = 1", of=69),
+        Figure("weight", "w" * 300),
+        Figure("text", " one day, she found a magical box" * 9),
+    )
+    then = Earlier("", "", "", {("placement", "m:L01", ""): {"predicted": 68.0}})
+    run = replace(run_of(Verdict("placement", "m:L01", figures)), earlier=then)
+    report = Report("wide", tmp_path / "report.html", run)
+    report.html.write_text(page(run), "utf-8")
+    at(tab, report, "m:L01")
+    with printed(tab):
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 718
+        assert tab.get_by_role("columnheader", name="limit").evaluate(_LINES) == 1
 
 
 def test_a_narrow_window_scrolls_only_tables(tab: Page, report: Report) -> None:
