@@ -58,17 +58,10 @@ def report(guilty: list[str], cache: Path | None) -> None:
         manifest.write_text(text + "".join(SPOILT.format(shard=shard) for shard in guilty))
         with open_stack(manifest, None, cache) as stack:
             print(f"spoilt: {', '.join(guilty) or 'none'}")
-            given = (stack.golden, stack.states)
             timed("open", lambda: (stack.chain, stack.reference, stack.golden))
-            drift = timed(
-                "drift",
-                lambda: measure_drift(stack.chain, stack.reference, *given, stack.provenance),
-            )
+            drift = timed("drift", lambda: measure_drift(stack))
             print(f"  {sentence(find_causes(drift, stack.policy, stack.model))}")
-            found = timed(
-                "bisect",
-                lambda: bisect(stack.chain, stack.reference, *given, stack.policy, stack.model, {}),
-            )
+            found = timed("bisect", lambda: bisect(stack))
             last = Verdict("behaviour", stack.model)
             print(f"  {found_sentence(found, stack.model, len(stack.artifacts), last)}")
             bound = most_evaluations(len(stack.artifacts), max(len(guilty), 1))

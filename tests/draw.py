@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.records.git import git
+from pytest_ane.records.run import git
 
 QUARTERS = 4
 _LINE = pytest.StashKey[str]()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import dask
@@ -48,7 +47,6 @@ class Offer:
 
     Attributes:
         builds: processes that build shards and run them on the CPU executor.
-        memory: bytes that each of them may take.
         mac: this Mac, if it has a Neural Engine that may be asked; it has a process of its own.
         setup: of each process that builds.
         preload: modules that each process imports first, as of Dask's own workers.
@@ -56,10 +54,14 @@ class Offer:
 
     url: str
     builds: int
-    memory: int
     mac: Machine | None
     setup: WorkerSetup
     preload: tuple[str, ...] = ()
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes that each process may take: an equal share of the machine's."""
+        return available_memory() // max(1, self.builds + (self.mac is not None))
 
     def __str__(self) -> str:
         each = f"{self.builds} to build, {bytes_text(self.memory)} each" if self.builds else ""
@@ -73,16 +75,6 @@ def machine_with_ane() -> Machine | None:
         return None
     machine = Machine.detect()
     return None if without_ane(machine.device_facts()) else machine
-
-
-def offered(
-    url: str, builds: int, mac: Machine | None, folder: Path, cache: Path | None,
-    store: str | None, preload: Sequence[str],
-) -> Offer:  # fmt: skip
-    """What this machine gives, with its memory shared among its processes."""
-    memory = available_memory() // max(1, builds + (mac is not None))
-    setup = WorkerSetup(socket.gethostname(), folder, cache, store)
-    return Offer(url, builds, memory, mac, setup, tuple(preload))
 
 
 def serve(offer: Offer, joined: Callable[[], None]) -> None:
@@ -114,7 +106,6 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
 
 
 def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
-    """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
     kinds: list[tuple[str, str, Machine | None]]
     kinds = [(f"{number}", "build", None) for number in range(offer.builds)]

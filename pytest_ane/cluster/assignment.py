@@ -186,7 +186,6 @@ class Assignment:
         return min(free, key=lambda w: (name not in w.told.built, self.busy(w)), default=None)
 
     def _has_room(self, worker: Worker, name: str) -> bool:
-        """Whether a worker takes a shard; one with which a worker was lost has it for itself."""
         busy = self.busy(worker)
         if self._lost[name]:
             return not busy
@@ -250,7 +249,6 @@ class Assignment:
         return any(self.busy(worker) < AT_ONCE for worker in self._workers if worker.told.builds)
 
     def _fill(self) -> None:
-        """Give the next shards to workers that have room; those whose canaries passed."""
         if not self._somebody_has_room():
             return
         begun = self.works.keys() | self._given_up.keys() | self._taken

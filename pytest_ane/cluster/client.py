@@ -266,7 +266,6 @@ class Cluster:
         return _Task(worker, works, future)
 
     def _built(self, subject: str) -> dict[str, Work]:
-        """A shard, or all of a model, built at the same time; workers may be lost meanwhile."""
         shards = self._of(subject)
         while True:
             for shard in shards:
@@ -281,7 +280,6 @@ class Cluster:
         return [shard for shard in self._shards.values() if shard.model == subject]
 
     def _stack_worker(self, model: str) -> Worker:
-        """Where a whole model is measured: at one with all its files, and most memory."""
         able = [worker for worker in self._workers if worker.told.builds]
         if not able:
             raise UnprovenError(self._workers.nobody(f"{model}: no worker can run it at", model))
@@ -294,7 +292,6 @@ class Cluster:
         return max(able, key=fitness)
 
     def _device(self, question: _Question) -> Worker:
-        """The worker with a Neural Engine that has least to do; waited for once in a run."""
         end = self._end_of_wait("device")
         while True:
             if able := [worker for worker in self._workers if self._will_do(worker, question)]:
@@ -310,7 +307,6 @@ class Cluster:
             self._refresh(now=True)
 
     def _will_do(self, worker: Worker, question: _Question) -> bool:
-        """Whether a worker has a Neural Engine, under the system that is asked for."""
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
@@ -322,7 +318,6 @@ class Cluster:
         return all(self._workers.has_files(worker, shard) for shard in shards)
 
     def _queue(self, worker: Worker) -> int:
-        """How many measurements asked ahead a worker with a Neural Engine still has to make."""
         return sum(
             task.worker is worker and not task.future.done() for task in self._ahead.values()
         )
@@ -330,7 +325,6 @@ class Cluster:
     # Ahead of the tests, so that a Neural Engine need not wait for them.
 
     def _ask_next(self, worker: Worker) -> None:
-        """Let a Neural Engine measure what a test will ask of a shard that is built."""
         if len(self._lacking) < AT_ONCE:
             self._find_lacking()
         for question in self._lacking:
@@ -345,7 +339,6 @@ class Cluster:
                 return
 
     def _find_lacking(self) -> None:
-        """Find out which measurements on a device the next shards lack that are built."""
         for name, work in self._assigned.works.items():
             if name in self._seen or (facts := _arrived(work)) is None:
                 continue
@@ -358,7 +351,6 @@ class Cluster:
     # Results, and who is there.
 
     def _retried(self, subject: str, begin: Callable[[], _Task]) -> Any:
-        """A task's result; it is begun again where a worker is lost, up to three times."""
         for _ in range(MOST_LOST + 1):
             task = begin()
             try:
@@ -372,7 +364,6 @@ class Cluster:
         raise failed
 
     def _result(self, task: _Task) -> Any:
-        """A task's result, as soon as it is there."""
         future, patience = task.future, SMALL
         while True:
             self._refresh()
@@ -400,7 +391,6 @@ class Cluster:
                 self._workers.wait()
 
     def _refresh(self, *, now: bool = False) -> None:
-        """Give workers that have little to do more; see now and then who came and who went."""
         look = now or self._workers.is_due()
         self._assigned.refresh(self._workers.refresh() if look else ())
         if look:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from pathlib import Path
 
 from pytest_ane.cli.options import add_cache
@@ -40,7 +41,8 @@ def run(options: argparse.Namespace) -> Output:
 
     builds = default_builds() if options.builds is None else options.builds
     try:
-        from pytest_ane.cluster._worker import machine_with_ane, offered, serve
+        from pytest_ane.cluster._worker import Offer, machine_with_ane, serve
+        from pytest_ane.cluster.tasks import WorkerSetup
         from pytest_ane.cluster.workers import check_scheduler
     except ImportError as error:
         raise ClusterError(
@@ -54,10 +56,9 @@ def run(options: argparse.Namespace) -> Output:
     if options.store:
         check_url(options.store)
     require_cache((options.cache or default_root()).absolute())
-    offer = offered(
-        options.scheduler, builds, machine_with_ane(), options.folder.absolute(), options.cache,
-        options.store, options.preload,
-    )  # fmt: skip
+    folder, host = options.folder.absolute(), socket.gethostname()
+    setup = WorkerSetup(host, folder, options.cache, options.store)
+    offer = Offer(options.scheduler, builds, machine_with_ane(), setup, tuple(options.preload))
     if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
     yield str(offer)

@@ -143,8 +143,6 @@ def unpickled(data: bytes) -> Answer | AneError:
 
 @dataclass(frozen=True)
 class _Opened:
-    """A run's project in this process, its budgets, and what is to be told with the next answer."""
-
     label: str
     project: Project
     memory: int | None
@@ -152,7 +150,6 @@ class _Opened:
     notes: list[str]
 
     def taken_notes(self) -> tuple[str, ...]:
-        """What backend and cache had to tell since the last answer."""
         notes = tuple(self.notes)
         self.notes.clear()
         return notes
@@ -291,7 +288,6 @@ def explain(token: str, name: str, arithmetic: tuple[Arithmetic, ...], parcel: P
 
 @contextmanager
 def _but_for_the_disk() -> Iterator[None]:
-    """Nothing is raised but errors of this machine's disk."""
     try:
         yield
     except DiskError:

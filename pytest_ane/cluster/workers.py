@@ -22,6 +22,7 @@ from distributed.client import AllExit
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.job import Inputs, Job, needs_weights, versions
 from pytest_ane.cluster.tasks import Introduction
+from pytest_ane.gates.verdict import counted
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, ClusterError, UnprovenError
 from pytest_ane.mlprogram.text import printable
@@ -114,12 +115,12 @@ class Workers:
         hosts = {worker.told.label for worker in self}
         devices = sum(worker.told.machine is not None for worker in self)
         with_ane = f", {devices} of them for a Neural Engine" if devices else ""
-        return f"{_count(len(self._known), 'worker')} on {_count(len(hosts), 'host')}{with_ane}"
+        workers, on = counted(len(self._known), "worker"), counted(len(hosts), "host")
+        return f"{workers} on {on}{with_ane}"
 
     def has(self, worker: Worker, name: str) -> bool:
         """Whether a worker builds, and has what this machine has for a model or shard."""
-        digests = worker.told.inputs.digests
-        return worker.told.builds and digests.get(name) == self._inputs.digests.get(name)
+        return worker.told.builds and self._has_same(worker, name)
 
     def can_build(self, worker: Worker, shard: Shard) -> bool:
         """Whether it has all that a shard is built from and compared with."""
@@ -128,8 +129,10 @@ class Workers:
 
     def has_files(self, worker: Worker, shard: Shard) -> bool:
         """Whether a shard's own files are the same there, such as those of a package."""
-        digests, name = worker.told.inputs.digests, shard.qualified
-        return digests.get(name) == self._inputs.digests.get(name)
+        return self._has_same(worker, shard.qualified)
+
+    def _has_same(self, worker: Worker, name: str) -> bool:
+        return worker.told.inputs.digests.get(name) == self._inputs.digests.get(name)
 
     def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:
         """Let a task of this run be done at one of some workers, all for the same kind of task."""
@@ -267,7 +270,3 @@ def _unfit(told: Introduction | None) -> str:
     name = differing[0]
     there = told.versions.get(name, "unknown")
     return f"its {name} is {there}, and here it is {here[name]}; install the same there"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -120,7 +120,6 @@ class Row(NamedTuple):
 
 
 def _patterns(numbers: Any) -> str:
-    """fp16 numbers as patterns, one after the other: `0x3c00 0x4000`."""
     bits = np.asarray(numbers, np.float16).reshape(-1).view(np.uint16)
     return " ".join(f"0x{int(b):04x}" for b in bits)
 
@@ -181,7 +180,6 @@ def _random(name: str) -> np.random.Generator:
 
 
 def _repeated(columns: FloatArray, count: int = _VECTORS) -> FloatArray:
-    """Vectors `[K, n]` as `[K, count]`: the n over and over."""
     return columns[:, np.arange(count) % columns.shape[1]]
 
 
@@ -191,7 +189,6 @@ def _half(numbers: Any) -> FloatArray:
 
 
 def _curve(name: str, kind: str = "", **parameters: Any) -> Experiment:
-    """A function of one number at all 65,536 fp16 numbers, 256 to a row."""
     kind = kind or name
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     samples = tuple(
@@ -232,7 +229,6 @@ def _addends(name: str) -> Iterator[tuple[str, DoubleArray]]:
 
 
 def _reduction(op: str, axis: str) -> Experiment:
-    """A reduction of 576 numbers, over channels `[1, 576, 1, P]` or along a row."""
     over = axis == "channels"
     along, index = ("over channels", 1) if over else ("along a row", 3)
     vectors = {name: _half(v) for name, v in _addends(op)}
@@ -249,7 +245,6 @@ def _reduction(op: str, axis: str) -> Experiment:
 
 
 def _division() -> Experiment:
-    """200 quotients: whether it is a product with the table of inverses."""
     random = _random("real_div")
     edges = np.array([[1, 3], [2, 3], [1, 7], [7, 7], [1, 0], [-1, 0], [0, 0], [0, 5], [-3, -0.0],
                       [65504, 0.5], [65504, 65504], [2.0**-24, 2.0**-24], [2.0**-24, 3],
@@ -269,7 +264,6 @@ def _division() -> Experiment:
 
 
 def _softmax() -> Experiment:
-    """Softmax of 64 numbers: maximum, table of exp, order of the sum, quotient."""
     size, random = 64, _random("softmax")
     vectors = [("equal", np.zeros(size)), ("one-large", np.eye(size)[5] * 20),
                ("steps", np.arange(size) / 8), ("large", np.arange(size) * 100.0)]  # fmt: skip
@@ -399,7 +393,6 @@ def _orders() -> Iterator[tuple[str, FloatArray]]:
 def _wide_linear(
     name: str, question: str, vectors: Iterator[tuple[str, FloatArray]], bias: float = 0
 ) -> Experiment:
-    """A linear layer of 16,384 inputs, all weights 1."""
     named = dict(vectors)
     start = {"b": _patterns(bias)} if bias else {}
     samples = [

@@ -200,7 +200,6 @@ class _MLModelProxy:
 
     @staticmethod
     def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
-        """An asset of a specification and its weights files by name, none of which may leave it."""
         from coremltools.models.model import MLModelAsset
 
         asset = _MLModelAssetProxy()
@@ -220,8 +219,6 @@ class _MLModelProxy:
 
 
 class _State:
-    """A state's native side."""
-
     def __init__(self, states: States) -> None:
         self.states = states
 
@@ -241,8 +238,6 @@ class _State:
 
 
 class _MLModelAssetProxy:
-    """A model to load from; `path` is its folder."""
-
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or temporary_folder(self)
 

@@ -56,8 +56,6 @@ UsageOf = Callable[[Operation], Usage | None]
 
 
 class _Plan(_MLComputePlanProxy):
-    """A plan for one program."""
-
     def __init__(self, program: Program, usage_of: UsageOf, cores: int) -> None:
         self.model_structure = structure(program)
         self._usage_of, self._devices = usage_of, devices(cores)

@@ -173,16 +173,14 @@ def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Install before any conftest can import coremltools."""
-    _install(early_config)
+    pytest_configure(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install in workers too, which load no initial conftests."""
-    _install(config)
+    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file.
 
-
-def _install(config: pytest.Config) -> None:
-    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file."""
+    In workers too, which load no initial conftests.
+    """
     word = getattr(config.known_args_namespace, "ane_arithmetic", None)
     with suppress(ValueError):  # Without the plugin that the option is of.
         word = word or str(config.getini("ane_arithmetic") or "")

@@ -345,7 +345,6 @@ class Cache:
         )
 
     def _is_free(self, name: str) -> bool:
-        """Whether nobody holds a lock."""
         try:
             with self.lock(name).acquire(timeout=0):
                 return True
@@ -411,7 +410,6 @@ def default_root() -> Path:
 
 
 def _name(path: Path) -> str:
-    """What an entry's lock is called."""
     return f"{path.parent.name}-{path.name}"
 
 

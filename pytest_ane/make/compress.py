@@ -27,15 +27,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltool
 from pytest_ane.make.disk import temporary_files_in
 from pytest_ane.make.distortion import Rows, percentile, quantized
 from pytest_ane.make.palettize.choose import constants
-from pytest_ane.manifest import (
-    Compression,
-    Linear,
-    Palettize,
-    Prune,
-    Settings,
-    Step,
-    Uncompressed,
-)
+from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Settings, Step, Uncompressed
 from pytest_ane.manifest.compression import WAYS
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.atomic import write_atomically
@@ -297,7 +289,6 @@ _SUFFIXES = ("_sparsified", "_palettized", "_quantized")
 
 
 def _aliases(name: str, turn: int) -> Iterator[str]:
-    """Names a weight may have after so many passes, of which any may have declined it."""
     for length in range(turn + 1):
         for suffixes in product(_SUFFIXES, repeat=length):
             yield name + "".join(suffixes)

@@ -34,13 +34,7 @@ from pytest_ane.mlprogram.pairing import (
     weight_name,
 )  # fmt: skip
 from pytest_ane.mlprogram.records import MLModel, TensorType
-from pytest_ane.mlprogram.weights import (
-    ProgramWeight,
-    Stage,
-    Weight,
-    bits_of,
-    decompress,
-)
+from pytest_ane.mlprogram.weights import ProgramWeight, Stage, Weight, bits_of, decompress
 
 _AT_ONCE = 1 << 18
 """Elements compared at a time: three buffers of 1 MB stay in the cache."""
@@ -184,7 +178,6 @@ def _key(weight: ProgramWeight) -> tuple[Any, ...]:
 
 
 def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
-    """Single floating-point numbers, such as a scale or an epsilon."""
     numbers, originals = dict(_numbers(model)), dict(_numbers(against))
     for name in numbers.keys() & originals.keys():
         a, b = np.float16(numbers[name]), np.float16(originals[name])
@@ -403,30 +396,23 @@ def squares(rows: FloatArray) -> Rows:
 
 def _simulate(exact: FloatArray, weight: Weight, steps: Sequence[Step], height: int) -> FloatArray:
     """Values after all steps, of rows that are all or some of a weight of `height` rows."""
-    stages = {kind: _stage(weight, kind) for kind in (Palettize, Linear)}
+    table = next((stage for stage in weight.stages if stage.is_palette), None)
+    scale = next((stage for stage in weight.stages if stage.is_quantization), None)
     values: FloatArray = exact.copy()
     zeros: npt.NDArray[np.bool_] | None = None
     for step in steps:
         if isinstance(step, Prune):
             zeros = _zeros(values, step)
         elif isinstance(step, Palettize):
-            grid = _grid(weight, stages[Palettize], len(exact), height)
-            values = _palettized(values, step, grid)
+            values = _palettized(values, step, _grid(weight, table, len(exact), height))
         else:
             # Integers under a table's scale: one scale for all, or one for each table.
-            stage = stages[Linear]
-            if stage is not None and stage.of_table and stage.count > 1:
-                stage = stages[Palettize]
+            per_table = scale is not None and scale.of_table and scale.count > 1
+            stage = table if per_table else scale
             values = quantized(values, step, _grid(weight, stage, len(exact), height))
         if zeros is not None:
             values[zeros] = 0
     return values
-
-
-def _stage(weight: Weight, kind: type[Step]) -> Stage | None:
-    palette = kind is Palettize
-    fits = (s for s in weight.stages if (s.is_palette if palette else s.is_quantization))
-    return next(fits, None)
 
 
 def _grid(weight: Weight, stage: Stage | None, rows: int, height: int) -> tuple[int, ...]:

@@ -103,7 +103,6 @@ def _place(each: ProgramWeight) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _stored(each: ProgramWeight) -> tuple[object, ...]:
-    """What two functions that share a weight have in common."""
     value = each.operation.attributes.get("val")
     inputs = (a for group in each.operation.inputs.values() for a in group)
     data = [v.data for v in (value, *inputs) if isinstance(v, Value) and isinstance(v.data, Blob)]

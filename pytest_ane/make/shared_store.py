@@ -257,7 +257,6 @@ class SharedStore:
             self._failures = 0
 
     def _said(self, error: Exception) -> str:
-        """What happened, without what a URL holds of passwords and tokens."""
         said = (isinstance(error, OSError) and error.strerror) or str(error)
         first = next(iter(str(said).strip().splitlines()), "")
         for secret in _secrets(self.url):

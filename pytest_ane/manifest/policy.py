@@ -7,14 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    Strict,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record, Relative
 
@@ -148,10 +141,7 @@ def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
 Item = TypeVar("Item")
 # Looked at after the values, for a list of one bad value is not empty.
 Some: TypeAlias = Annotated[
-    tuple[Item, ...],
-    Strict(False),
-    AfterValidator(_some),
-    Field(json_schema_extra={"minItems": 1}),
+    tuple[Item, ...], Strict(False), AfterValidator(_some), Field(json_schema_extra={"minItems": 1})
 ]
 Chip = Annotated[str, Field(min_length=1, max_length=100)]
 System = Annotated[
@@ -184,9 +174,7 @@ def _loads_programs(system: str) -> str:
 
 OldestSystem = Annotated[VersionedSystem, AfterValidator(_loads_programs)]
 Age = Annotated[
-    timedelta,
-    BeforeValidator(age),
-    WithJsonSchema({"type": "string", "pattern": f"^{_AGE}$"}),
+    timedelta, BeforeValidator(age), WithJsonSchema({"type": "string", "pattern": f"^{_AGE}$"})
 ]
 
 

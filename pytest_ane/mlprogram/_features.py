@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.records import (
-    DType,
-    Feature,
-    NonMaximumSuppression,
-    Part,
-)
+from pytest_ane.mlprogram.records import DType, Feature, NonMaximumSuppression, Part
 from pytest_ane.mlprogram.text import ID
 
 # FeatureTypes.proto, ArrayFeatureType.ArrayDataType.

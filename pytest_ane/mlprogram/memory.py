@@ -32,7 +32,6 @@ def free_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int:
 
 
 def _table(file: Path, key: str) -> int:
-    """The number after a key, on a line of its own; 0 where there is none."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -328,7 +328,6 @@ def _weight_pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPa
 
 
 def _agree(stored: Any, exact: Any) -> bool:
-    """Whether two weights are the same but for rounding to fp16."""
     a, b = np.asarray(stored), np.asarray(exact)
     same = same_values(a, b)
     with np.errstate(all="ignore"):

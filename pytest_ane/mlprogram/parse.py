@@ -88,11 +88,7 @@ def _parsed(text: str) -> Program:
 def _parser() -> Lark:
     grammar = files(__package__).joinpath("mil.lark").read_text("utf-8")
     return Lark(
-        grammar,
-        parser="lalr",
-        lexer="contextual",
-        transformer=_Build(),
-        g_regex_flags=re.ASCII,
+        grammar, parser="lalr", lexer="contextual", transformer=_Build(), g_regex_flags=re.ASCII
     )
 
 

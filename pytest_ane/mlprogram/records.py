@@ -237,6 +237,14 @@ class Feature:
     default: float | None = None
     color: str = ""
 
+    @property
+    def extents(self) -> tuple[tuple[int, int | None], ...]:
+        """Per dimension the least and the most extent that it may have, `None` for unbounded."""
+        if self.ranges and not self.enumerated:
+            return self.ranges
+        shapes = self.enumerated or (self.shape,)
+        return tuple((min(axis), max(axis)) for axis in zip(*shapes, strict=True))
+
 
 @dataclass(frozen=True, eq=False)
 class MLModel:

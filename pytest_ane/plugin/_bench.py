@@ -303,7 +303,6 @@ def _which(config: pytest.Config) -> str | None:
 
 
 def _compare_fail(config: pytest.Config, benchmark: Any) -> Iterator[str]:
-    """The sentences of `--benchmark-compare-fail`, as pytest-benchmark finds at the end."""
     session = config._benchmarksession  # type: ignore[attr-defined]
     for path, stored in session.compared_mapping.items():
         for limit in session.compare_fail or ():

@@ -221,10 +221,7 @@ OPTIONS = (
         has_twin=False,
     ),
     Option(
-        "ane_record_force",
-        "record in CI, or with xdist, too",
-        action="store_true",
-        has_twin=False,
+        "ane_record_force", "record in CI, or with xdist, too", action="store_true", has_twin=False
     ),
     Option("ane_evidence", "where evidence is kept (default: evidence beside the manifest)", "DIR"),
     Option(

@@ -30,17 +30,15 @@ from pytest_ane.plugin import _due, _options, _workspace
 from pytest_ane.plugin._process import is_worker
 from pytest_ane.plugin._summary import header_line, row_of
 from pytest_ane.plugin._workspace import Workspace
-from pytest_ane.records.git import checkout
 from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
 from pytest_ane.records.record import Record
-from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
-from pytest_ane.report.formats import FORMATS, format_of
+from pytest_ane.records.run import Facts, Writer, checkout, gate_files, plugin_digest, versions
+from pytest_ane.report.formats import FORMATS, as_html, format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import subjects
 from pytest_ane.report.model_explorer import collection, node_data
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, against, places_of, read_run, verdict_data
+from pytest_ane.report.run import Row, Run, against, places_of, read_run, verdict_data
 from pytest_ane.report.writeups import FOLDER, writeups
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -167,7 +165,6 @@ class Reports:
                 self._say(printable(f"ane: {counted(each.count, 'record')} in {each.path}"))
 
     def _add(self, record: Record) -> None:
-        """Append a record to each file; one that is lost fails no test."""
         for writer in self._writers:
             if not writer.brief or record.figures:
                 try:
@@ -187,12 +184,12 @@ class Reports:
             stopped=stopped,
         )
         run = Run(self._facts.header, (*self._rows.values(), *unreached), self._facts)
-        if any(format_of(file).compares for file in self._files):
+        if any(format_of(file) is as_html for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(file, format_of(file).text(run).encode())
+                write_atomically(file, format_of(file)(run).encode())
             except OSError as error:
                 self._say(f"ane: the report {file} cannot be written: {error}")
         if self._graphs is not None:

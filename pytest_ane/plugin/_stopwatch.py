@@ -79,10 +79,7 @@ class Stopwatch:
         )
 
     def decode(
-        self,
-        stack: Stack,
-        prompt: str | Sequence[int] | None = None,
-        count: int = ROUNDS["decode"],
+        self, stack: Stack, prompt: str | Sequence[int] | None = None, count: int = ROUNDS["decode"]
     ) -> Speed:
         """Time greedy decoding through all shards, a token a round, after a prompt."""
         ids, chain = self._prompt(stack.model, prompt), stack.chain

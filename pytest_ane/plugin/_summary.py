@@ -16,7 +16,7 @@ from pytest_ane.plugin import _due as due
 from pytest_ane.plugin import _workspace as workspace
 from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
-from pytest_ane.report.rows import Row, StoredVerdict
+from pytest_ane.report.run import Row, StoredVerdict
 from pytest_ane.report.terminal import Note, note_lines, table
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from pytest_ane.project.choose import Threshold, check_behaviour, overridden, re
 from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
-from pytest_ane.records.git import checkout
 from pytest_ane.records.record import files_of
+from pytest_ane.records.run import checkout
 from pytest_ane.records.store import FOLDER, Store
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS, note
 from pytest_ane.records.verify import with_origin
-from pytest_ane.report.figures import figure_text
-from pytest_ane.report.rows import StoredVerdict
+from pytest_ane.report.run import StoredVerdict
+from pytest_ane.report.table import figure_text
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame import blame_shard, cause, lines, tables

@@ -404,7 +404,6 @@ class MeasurementSource:
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Digests of the artifact's files, or of those of all shards, before it is measured."""
         return self._files_now()
 
     def _files_now(self) -> dict[str, str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -254,28 +253,22 @@ def package_case(
     ports: Iterable[Port] = (),
     *,
     length: int | None = None,
-    start: int = 0,
-    carried: Mapping[str, bool] = MappingProxyType({}),
-    states: Arrays = MappingProxyType({}),
-    spans: Calls = (),
-    slots: Mapping[str, int] = MappingProxyType({}),
-    domains: Mapping[str, Domain] = MappingProxyType({}),
     kinds: Kinds = Kinds(),
-    same_module: bool = False,
+    **known: Any,
 ) -> Case:
     """A case in a package's own inputs and outputs.
 
     `outputs` are the reference's of each call, none where there is no reference. Those of `ports`
     have positions along their flexible axis, detected objects a row each, any other is one row.
-    `length` is that of the longest output by default.
+    `length` is that of the longest output by default; `known` are other attributes of a `Case`.
     """
-    known = {port.name: port for port in ports}
+    declared = {port.name: port for port in ports}
     objects = {name for each in kinds.detections for name in each.outputs}
 
     def row(key: str, output: Any) -> FloatArray:
         if key in kinds.images:
             return pixel_row(kinds.images[key], output)
-        return as_array(output) if key in objects else port_rows(output, known.get(key))
+        return as_array(output) if key in objects else port_rows(output, declared.get(key))
 
     def rows(arrays: Arrays) -> Rows:
         return {key: row(key, output) for key, output in arrays.items()}
@@ -290,15 +283,9 @@ def package_case(
         expected=expected,
         length=max(lengths, default=1) if length is None else length,
         input_max=max(map(largest_input, calls)),
-        start=start,
         residual_unknown=True,
-        carried=carried,
-        states=states,
-        spans=spans,
-        slots=slots,
-        domains=domains,
         detections=kinds.detections,
-        same_module=same_module,
+        **known,
     )
 
 

@@ -309,7 +309,6 @@ class _Graph:
                     visited |= following
 
     def _within(self, concat: Operation, value: str) -> int:
-        """The place of a value in the vector that it is joined to."""
         at = 0
         for argument in concat.inputs["values"]:
             if isinstance(argument, Ref) and argument.name == value:
@@ -415,7 +414,6 @@ class _Graph:
         return kind.shape if isinstance(kind, TensorType) else ()
 
     def _array(self, operation: Operation, parameter: str) -> Array | None:
-        """A constant argument that stands in the program itself; None for any other."""
         argument = _argument(operation, parameter)
         value = self._uses.constants.get(argument.name) if isinstance(argument, Ref) else argument
         array = None if value is None else value.data
@@ -554,6 +552,5 @@ def _typed(feature: Feature, spec: Input, values: Array) -> Array:
 
 def flexible_axis(feature: Feature) -> int | None:
     """An input's only flexible axis; None where none or several are flexible."""
-    ranges = feature.ranges or [(min(e), max(e)) for e in zip(*feature.enumerated, strict=True)]
-    axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]
+    axes = [axis for axis, (low, high) in enumerate(feature.extents) if low != high]
     return axes[0] if len(axes) == 1 else None

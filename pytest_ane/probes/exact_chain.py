@@ -20,13 +20,7 @@ from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
 from pytest_ane.models.chain import Answer, Chain, ChainStep, Decoder, Watch, likeliest_token
-from pytest_ane.models.families import (
-    LanguageModel,
-    Streams,
-    Wire,
-    apply_output,
-    shard_input,
-)
+from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
 LOGITS_VERSION = 4

@@ -351,7 +351,6 @@ def _stored(path: Path, name: str) -> Array:
 
 
 def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
-    """Uniform numbers from 0 to below 1."""
     shares: DoubleArray = (words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return shares
 

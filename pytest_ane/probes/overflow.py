@@ -180,7 +180,6 @@ def _floats(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(value: float) -> str:
-    """`-65,516`, `11.8 million`, `1e+12`."""
     for unit, word in ((1e9, "billion"), (1e6, "million")):
         if unit <= abs(value) < 1000 * unit:
             return f"{value / unit:.3g} {word}"

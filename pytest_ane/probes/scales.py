@@ -126,7 +126,6 @@ def _between(wrong: Callable[[float], bool]) -> tuple[float, float | None]:
 
 
 def _free(case: Case) -> list[str]:
-    """Inputs of which nobody says what they are drawn from."""
     return [name for name, domain in case.domains.items() if domain.input is None]
 
 

@@ -34,19 +34,13 @@ from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, running
+from pytest_ane.models.sources import RowTable, open_rows
 from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.models.sources.files import COMPANIONS
-from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.exact_chain import GoldenPrompt
-from pytest_ane.probes.recording import (
-    RECORDING_VERSION,
-    TokenPrompt,
-    check_finite,
-    load,
-    save,
-)
+from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 from pytest_ane.project._package_chain import PackageLayout, ShardSequence, stream_widths
 from pytest_ane.project.models import SPELLERS, OpenModel
 
@@ -148,7 +142,6 @@ class GoldenLogits:
 
 
 def _rows(value: Any) -> FloatArray:
-    """Rows `[T, C]` of an array, a torch tensor, or of several by port, side by side."""
     if isinstance(value, dict):
         return np.concatenate([_rows(each) for each in value.values()], axis=1)
     if hasattr(value, "detach"):

@@ -317,9 +317,7 @@ def _positions(port: StreamPort, limit: int) -> Iterable[int]:
     feature = port.feature
     if feature.enumerated:
         return (shape[port.axis] for shape in feature.enumerated)
-    if not feature.ranges:
-        return (feature.shape[port.axis],)
-    low, high = feature.ranges[port.axis]
+    low, high = feature.extents[port.axis]
     if low == high:
         return (low,)
     return range(low, min(limit, limit if high is None else high) + 1)

@@ -157,7 +157,6 @@ class OpenModel:
         return KeptTokenizer(file, self._open_tokenizer)
 
     def _spelled_by(self) -> Any:
-        """What the tokenizer depends on."""
         return self.identity["source"]
 
     def _open_tokenizer(self) -> Tokenizer:
@@ -273,7 +272,6 @@ class OpenModel:
         return any(prompt.answer for prompt in self.model.prompts)
 
     def _ends(self) -> Collection[int]:
-        """Tokens that end an answer; of a chain of packages none is known."""
         source = self.model.source
         return end_tokens(source, self.language_model.source) if source is not None else ()
 
@@ -300,13 +298,11 @@ class OpenModel:
 
     @property
     def _sentences(self) -> Iterator[TokenPrompt]:
-        """What an encoder's prompts rank, as token ids."""
         for number, text in enumerate(self.model.sentences, start=1):
             sentence = ManifestPrompt(name=f"sentence-{number}", text=text, greedy=0)
             yield TokenPrompt(text, self.token_ids(sentence))
 
     def _reference(self) -> Chain:
-        """What logits are recorded from."""
         return reference_chain(self.language_model, self.wiring)
 
     def capture(self) -> None:
@@ -333,7 +329,6 @@ class OpenModel:
         )
 
     def _blocks(self) -> LanguageModel:
-        """What hidden states are recorded from."""
         return self.language_model
 
     def check_whole(self) -> None:

@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pytest_ane.make.disk import (
-    Estimate,
-    Volume,
-    estimate,
-    temporary_folder,
-    volumes,
-)
+from pytest_ane.make.disk import Estimate, Volume, estimate, temporary_folder, volumes
 from pytest_ane.make.record import PACKAGE
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import tree_bytes

@@ -121,7 +121,6 @@ def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> st
 
 
 def _left(done: int, total: int, seconds: float) -> list[str]:
-    """The time left at the pace so far."""
     if not 0 < done < total or seconds < _WORTH_SHOWING:
         return []
     return [f"about {seconds / done * (total - done):.0f} s left"]

@@ -38,12 +38,7 @@ from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
-from pytest_ane.probes.error_budget import (
-    BUDGET_VERSION,
-    ErrorBudget,
-    measure_budget,
-    measure_loss,
-)
+from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget, measure_loss
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
@@ -283,7 +278,6 @@ class Project:
         )
 
     def _examine(self, shard: Shard, plain: Path, built: Path) -> None:
-        """Measure a shard's error budget while its uncompressed package is there."""
         # What is wrong with its probes or its reference, the gate says that needs them.
         if shard.reference == "float32" and self.judged(shard):
             with suppress(AneError):
@@ -312,7 +306,8 @@ class Project:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
         if (plain := uncompressed_package(shard, artifact, program)) is None:
-            plain = self._same_form(shard, program)
+            made = None if shard.ports else self.converted(shard)
+            plain = made if made and same_form(program, read_model(made)) else None
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -342,11 +337,6 @@ class Project:
             return budget
         named = plain in (shard.uncompressed, reference)
         return replace(budget, plain=plain.name if named else "its family's own")
-
-    def _same_form(self, shard: Shard, program: Program) -> Path | None:
-        """What its family makes of a shard, where that is the same program by the same names."""
-        plain = None if shard.ports else self.converted(shard)
-        return plain if plain and same_form(program, read_model(plain)) else None
 
     def converted(self, shard: Shard) -> Path | None:
         """What its family makes of a shard that the user brought, uncompressed; else None.

@@ -44,9 +44,8 @@ from pytest_ane.mlprogram.errors import AneError, EvidenceError, ManifestError, 
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
-from pytest_ane.records.git import checkout
 from pytest_ane.records.record import Record, files_of, plain, question
-from pytest_ane.records.run import CUT_OFF, RunFile, gate_files, plugin_digest
+from pytest_ane.records.run import CUT_OFF, RunFile, checkout, gate_files, plugin_digest
 from pytest_ane.records.store import FOLDER, Store
 from pytest_ane.records.verify import Answer, EvidenceFile, answers, combined, differences, worst
 
@@ -127,7 +126,6 @@ def _root(manifest: Path) -> Path | None:
 
 
 def _data(manifest: Manifest) -> dict[str, Any]:
-    """A manifest as plain data, paths relative to its folder, shards by id."""
     folder = f"{manifest.path.absolute().parent}/"
     data: dict[str, Any] = {}
     for model in manifest.models:
@@ -271,7 +269,6 @@ class Auditor:
         return self._manifest.shard(name) if colon else self._manifest.model_of(model)
 
     def _verdict(self, test: GateTest, *, measure: bool) -> Verdict:
-        """A verdict by the policy; `unproven` where there is nothing to derive it from."""
         gate, subject = GATES[test.gate], self._subject(test.subject)
         if gate.by_arithmetic:
             subject = subject.in_arithmetic((test.arithmetic,))
@@ -301,7 +298,6 @@ class Auditor:
         return verdict
 
     def _believed(self, gate: Gate[Any], subject: Subject, record: Record) -> Record:
-        """What the run measured, if it is of these bytes and answers today's question."""
         if record.measurement is None:
             raise UnprovenError("the run has no measurement of it")
         record = record.typed()
@@ -326,7 +322,6 @@ class Auditor:
         return answers(gate.name, subject, partial(self._recorded, gate, subject))
 
     def _recorded(self, gate: Gate[Any], subject: Subject, system: str) -> Record:
-        """Evidence of a device; no older one than the base has."""
         store = Store(self._base.head.parent / FOLDER)
         record = EvidenceFile.at(store, gate.name, subject, system).verified(
             policy=subject.policy.evidence,

@@ -182,8 +182,6 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
-    """In the order of versions; unknown ones are left out."""
-
     def order(side: list[Recorded]) -> list[tuple[int, str]]:
         parts = re.split("([0-9]+)", side[0].side(by))
         return [(len(part) if part.isdecimal() else 0, part) for part in parts]
@@ -193,7 +191,6 @@ def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
 
 
 def _skipped(one: Recorded, group: Sequence[Recorded], by: By) -> Skipped:
-    """Why a record has nothing to be compared with, by the others of its gate and subject."""
     of = one.record
     others = [o.record for o in group if o.side(by) not in ("", one.side(by))]
     alone = Skipped(one.file, "alone", machine(of))
@@ -218,7 +215,6 @@ def _side(recorded: Sequence[Recorded], by: By) -> Side:
 
 
 def _figures(*sides: Sequence[Sequence[Figure]]) -> Iterator[FigureChange]:
-    """Figures of which no value of one side is within the noise of the other's."""
     known = {f.name: f for side in reversed(sides) for figures in side for f in figures}
     every = [[{f.name: f.value for f in figures} for figures in side] for side in sides]
     for name, figure in known.items():

@@ -273,7 +273,6 @@ _Pair: TypeAlias = tuple[_Key, Line, Line]
 
 
 def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
-    """A side's label and its lines, the newest first."""
     label, selects = _meaning(memory, word)
     found: dict[_Key, list[Line]] = {}
     for line in filter(selects, reversed(memory.lines)):
@@ -318,7 +317,6 @@ def _one(word: str, what: str, found: Sequence[str]) -> str:
 
 
 def _pair(ours: Sequence[Line], theirs: Sequence[Line]) -> tuple[Line, Line] | None:
-    """Of one backend, and if possible of the same package and question."""
     for count in (3, 2, 1):
         newest = {_alike(line)[:count]: line for line in reversed(theirs)}
         for line in ours:

@@ -25,9 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 from pytest_ane.gates.words import TIMED
 from pytest_ane.manifest.ids import as_range, nearest
 from pytest_ane.mlprogram.errors import EvidenceError, HistoryError
-from pytest_ane.records.git import git
 from pytest_ane.records.record import Record, parse, read_file
-from pytest_ane.records.run import MOST_BYTES, SUFFIX, Facts, facts_of
+from pytest_ane.records.run import MOST_BYTES, SUFFIX, Facts, facts_of, git
 
 T = TypeVar("T")
 FOLDER = "history"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -233,3 +234,23 @@ def plugin_digest() -> str:
     modules = {p.relative_to(folder).as_posix(): file_digest(p) for p in folder.rglob("*.py")
                if "suite" not in p.relative_to(folder).parts[:1]}  # fmt: skip
     return key_digest(modules)
+
+
+def checkout(folder: Path) -> tuple[str, bool]:
+    """The commit of a checkout, and whether nothing tracked was changed."""
+    commit = git(folder, "rev-parse", "HEAD").strip()
+    # One line says the branch; none at all, that git failed.
+    status = git(folder, "status", "--porcelain", "--branch", "-uno")
+    return commit, bool(commit) and len(status.splitlines()) == 1
+
+
+def git(folder: Path, *arguments: str, given: str | None = None) -> str:
+    """What git prints, `given` its standard input; empty where it fails, or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace",
+            input=given, check=False,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -90,13 +90,6 @@ def _ratio(decibels: float) -> float:
         return float(np.float64(10.0) ** (-decibels / 20))
 
 
-def steps(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "all") -> list[Step]:
-    """All steps of a memory, the largest first; arguments as of `Memory.series`."""
-    series = memory.series(figure, gate=gate, shards=shards, changing=True)
-    found = [step for one in series for step in steps_of(one)]
-    return sorted(found, key=lambda s: (*rank(s.series.figure, s.size), s.series.subject))
-
-
 def steps_of(series: Series) -> list[Step]:
     """The steps of one series, in its order."""
     values = np.asarray(series.values, dtype=np.float64)
@@ -192,11 +185,6 @@ class Turn:
     steps: tuple[Step, ...]
     changed: tuple[str, ...]
 
-    @property
-    def size(self) -> float:
-        """Of the largest step."""
-        return self.steps[0].size
-
 
 def summaries(memory: Memory, *, gate: str = "", shards: str = "all") -> list[ModelSummary]:
     """One for each model with lines of this gate and these shards; arguments as of `turns`."""
@@ -219,9 +207,12 @@ def summaries(memory: Memory, *, gate: str = "", shards: str = "all") -> list[Mo
 
 
 def turns(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "all") -> list[Turn]:
-    """Steps by subject and run, those with the largest step first; arguments as of `steps`."""
+    """Steps by subject and run, those with the largest step first; as of `Memory.series`."""
+    series = memory.series(figure, gate=gate, shards=shards, changing=True)
+    every = [step for one in series for step in steps_of(one)]
+    every.sort(key=lambda step: (*rank(step.series.figure, step.size), step.series.subject))
     found: dict[tuple[str, int], list[Step]] = {}
-    for step in steps(memory, figure=figure, gate=gate, shards=shards):
+    for step in every:
         found.setdefault((step.series.subject, step.series.runs[step.at]), []).append(step)
     return [
         Turn(

@@ -133,7 +133,6 @@ def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
 
 
 def _is_foreign(data: bytes) -> bool:
-    """Whether it is JSON of others; what is damaged may be replaced."""
     try:
         top = parse(data)
     except EvidenceError:

@@ -129,20 +129,16 @@ class EvidenceFile:
     def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
         """The error for a reason to reject, with the command that puts it right."""
         with_system = f" with {self.system}" if self.system else ""
-        remedy = f"on a Mac{with_system}, run: {recording_command(self.subject.qualified, kind)}"
+        name, which = self.subject.qualified, "missing" if kind == "missing" else "stale"
+        shards = quote(name if ":" in name else f"{name}:*")
+        command = f"pytest --ane-shards={shards} -m gate --ane-record={which}"
+        remedy = f"on a Mac{with_system}, run: {command}"
         if kind == "missing" and self.system and without_system(self.path).exists():
             plain = without_system(self.path).name
             remedy = f"if {plain} is of {self.system}, rename it; else {remedy}"
         if kind in UNSIGNED:
             remedy = f"sign it: {signing_command(self.path)}"
         return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind)
-
-
-def recording_command(subject: str, kind: UnprovenKind) -> str:
-    """What records the evidence of a shard, or of a model, that is not there or no good."""
-    shards = quote(subject if ":" in subject else f"{subject}:*")
-    which = "missing" if kind == "missing" else "stale"
-    return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

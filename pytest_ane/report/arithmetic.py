@@ -41,7 +41,6 @@ def wrapped(lines: Iterable[str], width: int = 79) -> Iterator[str]:
 
 
 def _graded(shares: Mapping[str, float]) -> str:
-    """`91% recorded, 9% unknown`."""
     return ", ".join(f"{_percent(shares[grade])} {grade}" for grade in GRADES if shares[grade])
 
 
@@ -51,6 +50,5 @@ def _percent(share: float) -> str:
 
 
 def _outputs(counts: Mapping[str, int]) -> str:
-    """`12 outputs of down, 1 output of up`, the most first."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return some((f"{counted(count, 'output')} of {op}" for op, count in ranked), _MOST_NAMES)

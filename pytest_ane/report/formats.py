@@ -7,41 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.mlprogram.text import printable
+from pytest_ane.mlprogram.strict_json import parse_json
+from pytest_ane.mlprogram.text import printable, shown
 from pytest_ane.records.run import is_run
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run
-from pytest_ane.report.verdict import parse_shown
 
 DOCUMENTS = ("recommend", "bound", "drift", "speculate")
 """Commands whose documents are drawn, in the order in which they are listed."""
 _MOST_BYTES = 1 << 28
 
 
-class Format(NamedTuple):
-    """A kind of file; `compares` shows more than the run: earlier ones, documents, write-ups."""
-
-    text: Callable[[Run], str]
-    compares: bool = False
-
-
 def as_html(run: Run) -> str:
-    """The page; its templates are read where one is made."""
+    """The page, which alone shows more than the run: earlier ones, documents, write-ups."""
     from pytest_ane.report.html._page import page
 
     return page(run)
 
 
-FORMATS: Mapping[str, Format] = {
-    ".html": Format(as_html, compares=True),
-    ".md": Format(lambda run: summary(run.rows, run.header)),
+FORMATS: Mapping[str, Callable[[Run], str]] = {
+    ".html": as_html,
+    ".md": lambda run: summary(run.rows, run.header),
 }
 
 
-def format_of(file: Path) -> Format:
+def format_of(file: Path) -> Callable[[Run], str]:
     """The format of a file, by the end of its name; `ReportError` for another end."""
     try:
         return FORMATS[file.suffix.lower()]
@@ -67,9 +60,11 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
             raise ReportError(f"{other}. {of_run}")
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
-        document: Any = parse_shown(path.read_text())
+        document: Any = shown(parse_json(path.read_text()))
     except OSError as error:
         raise ReportError(f"{path} cannot be read ({error.strerror}).") from None
+    except RecursionError:
+        raise ReportError(f"{other}: the JSON is nested too deeply.") from None
     except ValueError as error:
         raise ReportError(f"{other}: {error}.") from None
     if not isinstance(document, dict) or document.get("command") not in DOCUMENTS:

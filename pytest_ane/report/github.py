@@ -15,7 +15,7 @@ from typing import TypeAlias
 from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code
-from pytest_ane.report.rows import Row, count, ranked
+from pytest_ane.report.run import Row, count, ranked
 
 ROOM = 1_000_000
 """Bytes of a step's summary file that we fill at most; GitHub drops more than 1,048,576."""
@@ -68,7 +68,6 @@ def commands(
 
 
 def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], str]]:
-    """What opens it, its items, and what closes it."""
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
         of_label = list(group)
         title = f"{label} ({len(of_label)})"
@@ -94,7 +93,6 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """`2 errors, 1 failed, 30 passed`."""
     numbers = Counter(row.label for row in ranked(rows))
     plural = {"error": "s"}
     return ", ".join(counted(n, label, plural.get(label, "")) for label, n in numbers.items())

@@ -111,7 +111,6 @@ class _Graph:
     small: dict[str, Value] = field(default_factory=dict)
 
     def add(self, name: str, label: str, space: str = "", outputs: Sequence[Named] = ()) -> Json:
-        """A node; names that are taken have a number after them."""
         name = printable(name, NAME)
         id, again = name, 1
         while id in self.nodes:
@@ -137,7 +136,6 @@ class _Graph:
         return self.sources.get(name, printable(name, NAME))
 
     def link(self, node: Json, origin: _Origin, parameter: str) -> None:
-        """An edge from another node, or an attribute for what comes from none."""
         if isinstance(origin, str):
             _attribute(node, parameter, origin)
             return
@@ -154,7 +152,6 @@ class _Graph:
         return [self.origin(name) for name in block.outputs]
 
     def operation(self, op: Operation, space: str) -> None:
-        """An operation, its nested blocks as a layer of its name."""
         value = op.attributes.get("val") if op.op == "const" else None
         if value is not None and not _is_large(value):
             self.small |= {port.name: value for port in op.outputs}
@@ -192,7 +189,6 @@ def _output(index: int, port: Named) -> Json:
 
 
 def _type(of: ValueType) -> tuple[str, str]:
-    """Element type, and the shape as Model Explorer writes it: `1x576x?x1`."""
     tensor = of.wrapped if isinstance(of, StateType) else of
     if not isinstance(tensor, TensorType):
         return type(of).__name__.removesuffix("Type").lower(), ""
@@ -218,7 +214,6 @@ def _attribute(node: Json, key: str, value: str) -> None:
 
 
 def _scope(op: Operation) -> str:
-    """The torch module that an operation is of, if its name has one: `layers/3/q_proj`."""
     name = op.attributes.get("name")
     text = name.data if name is not None and isinstance(name.data, str) else op.name
     scope = text.replace(".", "/").rpartition("/")[0]

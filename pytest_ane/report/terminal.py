@@ -14,7 +14,7 @@ from itertools import groupby
 
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.report.rows import Row, count, ranked
+from pytest_ane.report.run import Row, count, ranked
 
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
@@ -60,7 +60,6 @@ def table(
 
 
 def _wrapped(head: str, text: str, width: int | None, whole: bool) -> Iterator[str]:
-    """A row in lines of at most `width` columns; words are never cut."""
     text = " ".join(text.split("\n"))
     if width is None or len(head) + len(text) <= width:
         yield f"{head}{text}".rstrip()
@@ -75,7 +74,6 @@ def _wrapped(head: str, text: str, width: int | None, whole: bool) -> Iterator[s
 
 
 def _fitting(text: str, room: int) -> str:
-    """As many whole parts (` · `) as fit, at least the first."""
     first, *others = text.split(" · ")
     for part in others:
         if len(first) + len(part) + 3 > room:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
-from pytest_ane.mlprogram.strict_json import parse_json, strict
+from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
-from pytest_ane.report.figures import figure_text
-from pytest_ane.report.table import table
+from pytest_ane.report.table import figure_text, table
 
 _FORECAST = (
     "This is a forecast from documented rules, and a prediction by published costs: which device "
@@ -103,16 +102,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     return data
 
 
-def parse_shown(text: str) -> Any:
-    """Strict JSON of others, texts as people may read them; `ValueError` says where it is none."""
-    try:
-        return shown(parse_json(text))
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-
-
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Those of one kind together, in the order of the first of each."""
     groups: dict[tuple[str, str | int], list[Finding]] = {}
     for number, finding in enumerate(findings):
         groups.setdefault((finding.severity, finding.kind or number), []).append(finding)
@@ -120,7 +110,6 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
-    """A group in the row: the figure that is beyond its limit, or what they have in common."""
     figure = verdict.figure(group[0].figure)
     if figure is not None:
         shown.append(figure)

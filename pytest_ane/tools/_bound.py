@@ -274,7 +274,6 @@ def read_measured(text: str, model: str, device: Device) -> Measured:
 
 
 def _plain_name(device: Device) -> str:
-    """`M4 Max`, of `M4 Max with another peak` too."""
     return device.name.partition(" with ")[0]
 
 

@@ -12,8 +12,7 @@ from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Skipped
-from pytest_ane.report.figures import apart
-from pytest_ane.report.table import table
+from pytest_ane.report.table import apart, table
 from pytest_ane.report.verdict import reasons, row, to_json
 
 _NAMED = 6
@@ -85,7 +84,6 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _more(count: int) -> Iterator[str]:
-    """How many rows are left out, if any are."""
     if count > _SHOWN:
         yield f"  ... and {count - _SHOWN} more; --json has all"
 
@@ -95,7 +93,6 @@ _Rows = tuple[str, tuple[str, ...], list[tuple[Cell, ...]]]
 
 
 def _verdicts(differences: Sequence[Difference]) -> _Rows:
-    """Gates by what became of them; shards with the same reason share a row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for d in sorted(differences, key=lambda d: not d.is_red):
         old, new = d.old.verdict, d.new.verdict
@@ -127,7 +124,6 @@ def _moves(differences: Sequence[Difference]) -> _Rows:
 
 
 def _figures(differences: Sequence[Difference]) -> _Rows:
-    """Figures by how many times the noise they moved; not those that only count what moved."""
     changes = [(d, change) for d in differences if not d.moves for change in d.figures]
     changes.sort(key=lambda pair: -_times_noise(pair[1]))
     rows: list[tuple[Cell, ...]] = []

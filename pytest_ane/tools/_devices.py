@@ -154,6 +154,5 @@ def calibrate_device(say: Callable[[str], None]) -> Device:
 
 
 def _best(call: Callable[[], Any]) -> float:
-    """Seconds of the quickest of some rounds, after one that warms up."""
     call()
     return min(timeit.repeat(call, repeat=_ROUNDS, number=1))

@@ -46,7 +46,7 @@ from pytest_ane.models.families.registry import family_of, get_family, is_encode
 from pytest_ane.models.sources import Source, open_source, source_path
 from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole
 from pytest_ane.models.sources.files import OnlyGGUFError, locate_snapshot
-from pytest_ane.tools._init_text import Made, quoted, render
+from pytest_ane.tools._init_packages import Made, quoted, render
 
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w./-]+\.gguf))?")
 """A repository, `@` a branch, tag or commit, and a file, as in the paths of `HfFileSystem`:
@@ -125,7 +125,6 @@ def _find(source: str) -> tuple[SourceTable, Path]:
 
 
 def _toml(table: SourceTable, folder: Path) -> str:
-    """A source as the manifest has it: a path is relative where it is below the folder."""
     file, folder = source_path(table), folder.absolute()
     keys = table.model_dump(include={"hub", "file"}, exclude_none=True)
     if table.path is not None:
@@ -309,7 +308,7 @@ def describe(table: SourceTable, path: Path) -> Described:
         SourceError: it is missing, broken, of no family of ours or of a variant that its family
             refuses.
     """
-    source: Any = open_source(table, _no_spread)
+    source: Any = open_source(table)
     if not source.keys:
         raise SourceError(f"{path}: its configuration is empty; fetch it again.")
     name = family_of(source)
@@ -357,7 +356,6 @@ def slices_of(vocabulary: int) -> int:
 
 
 def _last(family: Family, vocabulary: object) -> Sequence[str]:
-    """Ids of the shards after the blocks: the head's slices, or an encoder's pooling, or none."""
     slices = slices_of(vocabulary) if isinstance(vocabulary, int) else 0
     for ids in ([f"head.{i}" for i in range(slices)], [POOLING]):
         with suppress(ManifestError):
@@ -373,10 +371,6 @@ def _trained(source: Source) -> int | None:
         with suppress(SourceError):
             return whole(source.value(name), f"{source.label}: {name}", MAX_DIMENSION)
     return None
-
-
-def _no_spread(name: str, shape: tuple[int, ...]) -> Any:
-    raise NotImplementedError  # Only seeded weights are drawn.
 
 
 class _Shapes:
@@ -409,12 +403,10 @@ class _Shapes:
 
 
 def _hollow(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array of one number, which takes no memory."""
     return np.lib.stride_tricks.as_strided(np.ones(1, dtype), shape, [0] * len(shape))
 
 
 def _shapes(family: Family, source: Any, cut: Cut) -> tuple[ShardShapes, ...]:
-    """All shards; those of one kind, ports and tensors are converted once."""
     model = family.open_model(cast("Source", _Shapes(source)), cut)
     layers: dict[int | None, set[object]] = {}
     for name in source.names:
@@ -527,7 +519,6 @@ def choose_compression(shards: Sequence[ShardShapes]) -> Scheme:
 
 
 def _common(weights: Iterable[Weight]) -> int | None:
-    """The largest groups that divide the channels of all these weights, where that is worth it."""
     shapes = {weight.shape for weight in weights}
     fits = (
         group
@@ -572,7 +563,6 @@ class Size:
 
 
 def _size(shard: ShardShapes, compression: Compression) -> Size:
-    """What a shard's package takes on disk, within some percent."""
     text = _HEAD if shard.kind == "head" else _BLOCK
     compressed = 0
     for weight in shard.weights:
@@ -587,7 +577,6 @@ def _size(shard: ShardShapes, compression: Compression) -> Size:
 def _costs(
     shapes: Sequence[ShardShapes], shards: Sequence[Shard], cache: Path | None
 ) -> dict[str, Any]:
-    """Bytes of packages by shard, of states, on volumes, and of memory for the largest shard."""
     cache = cache or default_root()
     sizes = {
         shape.id: _size(shape, shard.requested) for shape, shard in zip(shapes, shards, strict=True)
@@ -605,7 +594,6 @@ def _costs(
 
 
 def _costs_lines(shapes: Sequence[ShardShapes], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Sizes, shards of one in one line, and what will not suffice."""
     sizes: Mapping[str, Size] = facts["shards"]
     memory, free = facts["memory"], facts["memory"]["free"]
     alike: dict[object, list[str]] = {}
@@ -640,7 +628,6 @@ def _costs_lines(shapes: Sequence[ShardShapes], facts: Mapping[str, Any]) -> Ite
 def _budgets(
     shards: Sequence[ShardShapes], sizes: Mapping[str, Size]
 ) -> Iterator[tuple[str, str, float | None]]:
-    """Limits that follow from sizes, of shards by a glob such as `L*.p*`: MB, least ratio."""
     groups: dict[str, list[ShardShapes]] = {}
     for shard in shards:
         groups.setdefault(re.sub(r"\d+", "*", shard.id), []).append(shard)

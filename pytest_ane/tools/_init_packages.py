@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.make.outcome import claim
@@ -21,11 +24,42 @@ from pytest_ane.mlprogram.digests import tree_bytes, tree_digest
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.model import counterpart, entry_points, read_any, read_model
 from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
-from pytest_ane.mlprogram.text import size_ratio
+from pytest_ane.mlprogram.text import printable, size_ratio
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
-from pytest_ane.tools._init_text import Made, render
+
+
+class Made(NamedTuple):
+    """A manifest to be written, lines for the person, and the same as data."""
+
+    text: str
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+def render(template: str, **values: object) -> str:
+    """A file of `templates`, whose filter `quoted` writes a TOML string."""
+    environment = Environment(
+        loader=PackageLoader("pytest_ane.tools"), trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, autoescape=False, undefined=StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {"printable": printable, "quoted": quoted}
+    return environment.get_template(template).render(values)
+
+
+def quoted(text: str) -> str:
+    """A TOML string; `ManifestError` for a character that no TOML file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ManifestError(
+            f"{printable(text)}: its name is no valid text, which shards.toml could not hold; "
+            "rename it."
+        ) from None
+    escaped = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
+
 
 MODEL = "mine"
 """The model's name in the manifest."""
@@ -60,7 +94,6 @@ def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: P
 
 
 def _reference(package: Path, text: str) -> Path | None:
-    """What a package is compared with, if it can be; None for nothing."""
     if text == "none":
         return None
     path = Path(text)
@@ -107,7 +140,6 @@ def _refuse(reference: str, package: Path, has: set[str], needs: set[str]) -> No
 
 
 def _shard(shard: str, package: Path, reference: Path | None, folder: Path) -> dict[str, Any]:
-    """What the template says of a package; the manifest lies in `folder`."""
     model = read_any(package)
     entries: list[MLModel | Pipeline] = [model]
     functions = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
@@ -179,7 +211,6 @@ def _form(feature: Feature) -> str:
 def _ids(
     package: Path, entries: Sequence[MLModel | Pipeline]
 ) -> Iterator[tuple[str, Domain, bool]]:
-    """Inputs of ids that are too many to draw, and of integers of which nothing is known."""
     seen: set[str] = set()
     for each in entries:
         function = each.function or None if isinstance(each, MLModel) else None

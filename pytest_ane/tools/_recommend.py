@@ -324,7 +324,6 @@ class ModelEvaluator:
         return tuple(chain.from_iterable(self._units.values()))
 
     def _built_units(self, id: str) -> dict[str, Any]:
-        """A shard's units; settings that the first gate, placement, refuses are no options."""
         shard, built = self._shards[id], {}
         keep = list(shard.requested.keep)
         for name, setting in self._menu.items():
@@ -418,7 +417,6 @@ class ModelEvaluator:
 
     @contextmanager
     def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:
-        """A shard with one unit compressed and everything else in fp16; gone afterwards."""
         shard = self._shards[unit.shard]
         override = {"weights": unit.glob} | setting_keys(self._menu[setting])
         table = {"method": "none", "overrides": [override], "keep": list(shard.requested.keep)}
@@ -431,7 +429,6 @@ class ModelEvaluator:
             yield artifact
 
     def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
-        """All shards uncompressed but these."""
         artifacts = [
             (shard, replaced.get(id) or self._uncompressed(id))
             for id, shard in self._shards.items()
@@ -441,8 +438,6 @@ class ModelEvaluator:
     # Verdicts of candidates.
 
     def _judge_shard(self, id: str, asked: Settings) -> dict[str, Any]:
-        """Verdict of every gate of shards, up to the first that fails."""
-
         def measured() -> dict[str, Any]:
             shard, artifact = self._shards[id], self._build(id, asked)
             subject = shard.model_copy(update={"compression": asked})
@@ -473,7 +468,6 @@ class ModelEvaluator:
         return _CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
 
     def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
-        """Behaviour of the whole model; without greedy text where it fails without."""
         self.measured += 1
         model = self._opened.model
         artifacts = [(s, self._build(id, asked[id])) for id, s in self._shards.items()]

@@ -174,23 +174,19 @@ Failure: TypeAlias = tuple[str, Mapping[Unit, float]]
 
 
 class Evaluator(Protocol):
-    """Measures candidates; all that a search knows of a model comes from here."""
+    """Measures candidates; all that a search knows of a model comes from here.
+
+    `spent` says that time or evaluations are used up; `units` are in running order, `losses` their
+    KL in nats per squared error, none if none was measured. `failure` is the first gate that a
+    shard fails under a choice, None where it passes all; a `candidate` has been through all gates.
+    """
 
     @property
-    def spent(self) -> bool:
-        """Whether time or evaluations are used up."""
-
-    def units(self) -> tuple[Unit, ...]:
-        """All units of the model, in running order."""
-
-    def losses(self) -> dict[Unit, float]:
-        """KL in nats per squared error of every unit; empty if none was measured."""
-
-    def failure(self, shard: str, choice: Choice) -> Failure | None:
-        """The first gate that a shard fails under a choice; None where it passes all."""
-
-    def candidate(self, name: str, choice: Choice) -> Candidate:
-        """All gates of a whole model under a choice."""
+    def spent(self) -> bool: ...
+    def units(self) -> tuple[Unit, ...]: ...
+    def losses(self) -> dict[Unit, float]: ...
+    def failure(self, shard: str, choice: Choice) -> Failure | None: ...
+    def candidate(self, name: str, choice: Choice) -> Candidate: ...
 
 
 def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
@@ -267,7 +263,6 @@ def search(
 def _next(
     low: float, high: float, budget: float, limit: float, candidate: Candidate, reached: float
 ) -> float:
-    """The next budget: between what passed and what failed, or as the measured KL suggests."""
     if low and high < math.inf:
         return math.sqrt(low * high)
     ratio = limit / candidate.kl if candidate.kl > 0 else 1.0
@@ -296,10 +291,10 @@ def repaired(
             if evaluator.spent or (failure := evaluator.failure(shard, made)) is None:
                 break
             gate, blame = failure
-            if blame:
-                step = _finer(mine, made, blame)
-            else:
-                step = _smaller(mine, made, losses, caps) if gate == "compression" else None
+            if not blame and gate != "compression":
+                break
+            now = {unit: unit.option(made[unit]) for unit in mine}
+            step = _finer(now, blame) if blame else _smaller(now, losses, caps)
             if step is None:
                 break
             unit, option = step
@@ -309,30 +304,26 @@ def repaired(
     return made
 
 
-def _finer(
-    units: Sequence[Unit], choice: Choice, blame: Mapping[Unit, float]
-) -> tuple[Unit, Option] | None:
-    now = {unit: unit.option(choice[unit]) for unit in units}
+def _finer(now: Mapping[Unit, Option], blame: Mapping[Unit, float]) -> tuple[Unit, Option] | None:
 
     def gain(step: tuple[Unit, Option]) -> float:
         unit, option = step
         less = blame.get(unit, 0.0) * (1 - option.sse / now[unit].sse)
         return less / max(option.size - now[unit].size, 1)
 
-    steps = ((u, option) for u in units for option in u.options if option.sse < now[u].sse / 2)
+    steps = ((u, option) for u in now for option in u.options if option.sse < now[u].sse / 2)
     return max(steps, key=gain, default=None)
 
 
 def _smaller(
-    units: Sequence[Unit], choice: Choice, losses: Mapping[Unit, float], caps: Caps
+    now: Mapping[Unit, Option], losses: Mapping[Unit, float], caps: Caps
 ) -> tuple[Unit, Option] | None:
-    now = {unit: unit.option(choice[unit]) for unit in units}
 
     def loss(step: tuple[Unit, Option]) -> float:
         unit, option = step
         return losses[unit] * (option.sse - now[unit].sse) / (now[unit].size - option.size)
 
-    steps = ((u, option) for u in units for option in allowed(u, caps) if option.size < now[u].size)
+    steps = ((u, option) for u in now for option in allowed(u, caps) if option.size < now[u].size)
     return min(steps, key=loss, default=None)
 
 

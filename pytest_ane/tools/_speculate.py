@@ -198,7 +198,6 @@ class Verifier:
         self.counted.accepted += len(self.ids) - known - 1
 
     def _is_decided(self, row: FloatArray) -> bool:
-        """Whether plain decoding gives the same: it is plain, or the lead is no near tie."""
         return self._plain is None or not lead(row) < self._margin
 
     def _replayed(self) -> FloatArray:

@@ -31,10 +31,9 @@ from pytest_ane.mlprogram.text import printable
 from pytest_ane.project.entries import expanded
 from pytest_ane.records.verify import differences
 from pytest_ane.report import markdown
-from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import changes_of, subjects
-from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, against, read_run, verdict_of
+from pytest_ane.report.run import Row, Run, against, ranked, read_run, verdict_of
+from pytest_ane.report.table import amount, limit_of
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, WriteUp, paths
 
@@ -85,7 +84,6 @@ class Answer:
         return manifest.shards if manifest else ()
 
     def _manifest(self, text: str) -> Manifest | None:
-        """With paths as of its own folder; None where this version cannot read it."""
         try:
             file = self.writeup.path.parent / self.writeup.head.manifest
             return expanded(parse(text, file)) if text else None
@@ -172,7 +170,6 @@ def caveats(answer: Answer) -> Iterator[str]:
 
 
 def _changed_keys(answer: Answer) -> str:
-    """`: models.m.seed absent -> 3`, where both manifests can be read."""
     try:
         old, new = loads(_text(answer.before)), loads("\n".join(answer.run.facts.manifest_text))
     except ValueError:
@@ -268,7 +265,6 @@ _Verdicts = Sequence[tuple[Row, Verdict]]
 
 
 def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
-    """What the run's manifest asks for, as TOML, of each gated shard."""
     for shard in answer.shards:
         if _base(shard.qualified) in answer.gated:
             asked = shard.compression
@@ -298,7 +294,6 @@ def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Subjects by text, both in the order in which they come, none twice."""
     made: dict[str, list[str]] = {}
     for text, subject in dict.fromkeys(pairs):
         made.setdefault(text, []).append(subject)
@@ -306,7 +301,6 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _changes(answer: Answer) -> Iterator[str]:
-    """What differs since the last write-up; figures only of what was measured alike."""
     if answer.last is None:
         return
     run = against(answer.run, before := answer.last[1])
@@ -323,7 +317,6 @@ def _changes(answer: Answer) -> Iterator[str]:
 
 
 def _advice(finding: Finding) -> str:
-    """A remedy; keys of a manifest, which stand after a cause, as code."""
     remedy = finding.remedy
     return _code(remedy) if finding.kind == CAUSE else f"{remedy[:1].upper()}{remedy[1:]}"
 

@@ -20,14 +20,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import measure
 from pytest_ane.gates.verdict import Verdict, counted, some
-from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -41,6 +40,7 @@ from pytest_ane.probes.exact_chain import (
     run_all,
     teacher_forced,
 )
+from pytest_ane.project.stack import Stack
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.verdict import reasons, row
 from pytest_ane.tools._stack import open_stack
@@ -79,17 +79,7 @@ def run(options: argparse.Namespace) -> Output:
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        result = bisect(
-            stack.chain,
-            stack.reference,
-            stack.golden,
-            stack.states,
-            stack.policy,
-            stack.model,
-            stack.provenance,
-            most=options.most,
-            progress=note,
-        )
+        result = bisect(stack, most=options.most, progress=note)
         tell("")
         rules = {"rules": stack.rules} if stack.arithmetic == "ane" else {}
         for shares in rules.values():
@@ -150,11 +140,8 @@ def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int =
     rest, enough = list(suspects), 0
     while True:
         # With all of `rest` and the blamed exact it is green, without `rest` red.
-
-        def enough_with(n: int, held: Sequence[str] = tuple(blamed)) -> bool:
-            return evaluate([*held, *rest[:n]])
-
-        count = _fewest(len(rest), _tests(len(suspects)) - 1, enough_with)
+        tests = _tests(len(suspects)) - 1
+        count = _fewest(len(rest), tests, lambda n: evaluate([*blamed, *rest[:n]]))
         enough = enough or count
         blamed.append(rest[count - 1])
         del rest[count - 1 :]
@@ -165,7 +152,6 @@ def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int =
 
 
 def _tests(shards: int) -> int:
-    """For each shard to blame; one of them tests whether those blamed suffice."""
     return math.floor(2 * math.log2(shards))
 
 
@@ -195,38 +181,30 @@ class StackEvaluation:
 
 
 def bisect(
-    chain: Chain,
-    reference: Chain,
-    golden: Sequence[GoldenPrompt],
-    states: ReferenceStates,
-    policy: BehaviourPolicy,
-    model: str,
-    provenance: Mapping[str, Any],
-    *,
-    most: int = 4,
-    progress: Callable[[StackEvaluation], None] = lambda _: None,
+    stack: Stack, *, most: int = 4, progress: Callable[[StackEvaluation], None] = lambda _: None
 ) -> Bisection:
     """Find the fewest shards of a red stack to blame; `progress` gets each stack's verdict.
 
     They are those without which nothing fails. A stack that is unproven has no shard to blame.
 
-    `reference` should be a lazy `reference_chain`: every stack takes all prompts along at once, so
-    that an exact shard's weights are read once a stack and only one shard's are held.
+    Every stack takes all prompts along at once, so that of a lazy reference only one exact shard's
+    weights are held, and read once a stack.
     """
+    chain, golden, states = stack.chain, stack.golden, stack.states
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]
     alone: list[ShardAlone] = []
     unproven = False
 
     def verdict(exact: Exact) -> bool:
         nonlocal unproven
-        stack = runner.run(exact_chain(chain, reference, exact))
+        mixed = runner.run(exact_chain(chain, stack.reference, exact))
         if not exact:
             # A shard under teacher forcing is the same in every stack, so it is measured once.
-            stack = replace(stack, steps=chain.steps)
-        behaviour = measure(stack, golden, states, lambda _: "", provenance)
+            mixed = replace(mixed, steps=chain.steps)
+        behaviour = measure(mixed, golden, states, lambda _: "", stack.provenance)
         alone.extend(behaviour.alone)
         kept = tuple(a for a in alone if a.shard not in exact)
-        judged = judge(replace(behaviour, alone=kept), policy, model)
+        judged = judge(replace(behaviour, alone=kept), stack.policy, stack.model)
         progress(StackEvaluation(tuple(name for name in names if name in exact), judged))
         unproven = judged.status == "unproven"
         return judged.status != "failed"

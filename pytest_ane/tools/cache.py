@@ -106,7 +106,6 @@ def _data(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def _shard(entry: Entry) -> str:
-    """The shard that an entry was first made for; empty where it does not say."""
     from pytest_ane.make import BuildRecord
     from pytest_ane.probes.recording import read_metadata
 

@@ -237,7 +237,6 @@ def rank(relative: float) -> float:
 
 
 def _plain(name: str) -> str:
-    """Without what conversion to fp16 adds."""
     return name.removesuffix("_cast_fp16")
 
 

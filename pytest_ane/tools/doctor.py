@@ -75,7 +75,6 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _core_ml() -> str:
-    """`Apple M4 Max, macOS 26.1 (25B78), compiler ...`, or that there is none."""
     from pytest_ane.backends.coreml import Machine, check_native, without_ane
 
     try:
@@ -99,7 +98,6 @@ def _core_ml() -> str:
 
 
 def _manifest(path: Path | None, problems: list[str]) -> tuple[Manifest | None, str]:
-    """The manifest, and a text about it."""
     from pytest_ane.models.families.own import make_importable
     from pytest_ane.project.entries import read_manifest
 
@@ -145,12 +143,11 @@ def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
 
 
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
-    """`34 shards, canary L01, 10 built, ...`."""
+    from pytest_ane.gates.verdict import counted
     from pytest_ane.project.choose import check_behaviour
     from pytest_ane.project.project import Project
 
-    count = len(model.shards)
-    words = ["1 shard" if count == 1 else f"{count} shards"]
+    words = [counted(len(model.shards), "shard")]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:

@@ -22,13 +22,8 @@ from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Streams, apply_output, shard_input
-from pytest_ane.probes.exact_chain import (
-    ForcedShard,
-    GoldenPrompt,
-    ReferenceStates,
-    run_all,
-    teacher_forced,
-)
+from pytest_ane.probes.exact_chain import ForcedShard, GoldenPrompt, run_all, teacher_forced
+from pytest_ane.project.stack import Stack
 from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
@@ -57,14 +52,7 @@ def run(options: argparse.Namespace) -> Output:
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        drift = measure_drift(
-            stack.chain,
-            stack.reference,
-            stack.golden,
-            stack.states,
-            stack.provenance,
-            lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
-        )
+        drift = measure_drift(stack, tell)
         tell("")
         if stack.arithmetic == "ane":
             drift = replace(drift, rules=stack.rules)
@@ -138,20 +126,14 @@ class Drift:
     rules: RuleShares | None = None
 
 
-def measure_drift(
-    chain: Chain,
-    reference: Chain,
-    golden: Sequence[GoldenPrompt],
-    states: ReferenceStates,
-    provenance: Mapping[str, Any],
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Drift:
-    """Run the golden prompts through the stack, and through one with each shard alone.
+def measure_drift(stack: Stack, progress: Callable[[str], None] = lambda _: None) -> Drift:
+    """Run the golden prompts through a stack, and through one with each shard alone.
 
-    All stacks go along together, so that the reference reads each shard's weights once for the
+    All of them go along together, so that the reference reads each shard's weights once for the
     blocks; its head once for every few stacks. Greedy text is left out. `progress` gets the shard
-    at work, how many are done, and of how many.
+    at work, which it is, and of how many.
     """
+    chain, golden = stack.chain, stack.golden
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:
         compared = [
@@ -161,17 +143,16 @@ def measure_drift(
         results = (PromptResult(name, found, (), (), (), "", "") for name, found in compared)
         return Behaviour(tuple(results), (), {})
 
-    walk = _Walk(chain, reference, golden)
-    total = len(chain.steps)
-    for i, shard in enumerate(teacher_forced(chain, golden, states)):
-        progress(shard.step.shard, i, total)
+    walk, total = _Walk(chain, stack.reference, golden), len(chain.steps)
+    for number, shard in enumerate(teacher_forced(chain, golden, stack.states), 1):
+        progress(f"{shard.step.shard} ({number} of {total})")
         walk.head(shard) if shard.step.wire.is_head else walk.block(shard)
-    whole = end([stream["logits"] for stream in walk.stack])
+    whole = end([streams["logits"] for streams in walk.stack])
     shards: list[ShardDrift] = []
     for name, final, logits in walk.ends():
-        progress(f"{name} alone", len(shards), total)
+        progress(f"{name} alone ({len(shards) + 1} of {total})")
         shards.append(ShardDrift(name, *walk.readings[name], final, end(logits)))
-    return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(provenance))
+    return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(stack.provenance))
 
 
 class _Walk:
@@ -188,7 +169,6 @@ class _Walk:
         self._final: list[FloatArray] = []
 
     def block(self, at: ForcedShard) -> None:
-        """Take all stacks past a block."""
         wire = at.step.wire
         run_all(at.step, self.stack)
         run_all(self._exact[wire.shard], [stream for own in self._alone.values() for stream in own])
@@ -202,7 +182,6 @@ class _Walk:
         self.readings[wire.shard] = compare_rows(expected, actual), compare_rows(at.exact, at.own)
 
     def head(self, at: ForcedShard) -> None:
-        """Take the stack as it is past a slice of the head."""
         logits = at.step.all([shard_input(stream, at.step.wire) for stream in self.stack])
         for stream, rows in zip(self.stack, logits, strict=True):
             apply_output(stream, at.step.wire, rows)
@@ -211,7 +190,6 @@ class _Walk:
         self.readings[name] = compare_rows(at.exact, logits), compare_rows(at.exact, at.own)
 
     def ends(self) -> Iterator[tuple[str, Readings | None, list[FloatArray]]]:
-        """Of every stack with one shard alone: its last states, and logits by prompt."""
         size = sum(g.logits.nbytes for g in self._golden) or 1
         names, count = list(self._alone), max(1, _BUDGET // size)
         for group in (names[i : i + count] for i in range(0, len(names), count)):

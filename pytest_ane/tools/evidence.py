@@ -34,9 +34,8 @@ from pytest_ane.records.record import Record, files_of, question, read_file, sim
 from pytest_ane.records.run import read_run
 from pytest_ane.records.store import FOLDER, Store, is_evidence
 from pytest_ane.records.verify import EvidenceFile, answers, combined, judge, time_in_words
-from pytest_ane.report.figures import amount
-from pytest_ane.report.rows import Row
-from pytest_ane.report.table import columns
+from pytest_ane.report.run import Row
+from pytest_ane.report.table import amount, columns
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import failure, reasons, row, to_json
 from pytest_ane.tools._compare_words import data, fault, lines
@@ -77,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _recheck(text: str) -> float:
-    """`5` measurements, or the share `10%` of them."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -107,7 +105,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _fault(options: argparse.Namespace) -> str:
-    """What is wrong with the arguments of an action; empty where nothing is."""
     action, count, base = options.action, len(options.what), options.policy_from
     if action == "show" and count != 1:
         return "needs one evidence file, shard or model"
@@ -135,7 +132,6 @@ class _Inventory:
         self.now = datetime.now(timezone.utc)
 
     def paths(self, what: str) -> list[Path]:
-        """The evidence files that a file's name, a shard or a model means, or `EvidenceError`."""
         if (path := Path(what)).is_file():
             same = (used for used in self.used if used.exists() and used.samefile(path))
             return [next(same, path)]
@@ -148,7 +144,6 @@ class _Inventory:
         return files
 
     def read(self, path: Path) -> Record:
-        """A record; `EvidenceError` where the file is damaged."""
         try:
             return Record.from_json(read_file(path) or b"")
         except EvidenceError as error:
@@ -158,7 +153,6 @@ class _Inventory:
         return time_in_words(max(self.now, record.time) - record.time)
 
     def state(self, path: Path) -> str:
-        """What a file of a shard is worth: `valid`, or why not."""
         try:
             self.verified(*self.used[path])
         except AneError as error:
@@ -167,7 +161,6 @@ class _Inventory:
         return "valid"
 
     def recordable(self, selection: str) -> list[tuple[str, Subject]]:
-        """Gates of selected shards, and of whole models, that recorded evidence may answer."""
         shards = select(self.manifest, selection)
         chosen = {shard.qualified for shard in shards}
         complete = [model for model in self.manifest.models if is_complete(model, chosen)]
@@ -205,7 +198,6 @@ class _Inventory:
             yield from (Skipped(path, "unused") for path in store.unused(self.manifest))
 
     def proven(self, gate: str, subject: Subject) -> Verdict:
-        """Today's policy applied to what was recorded, on the worst of the policy's systems."""
         try:
             return combined(answers(gate, subject, partial(self.verified, gate, subject)))
         except AneError as error:
@@ -213,7 +205,6 @@ class _Inventory:
             return nothing(gate, subject.qualified, reason, remedy)
 
     def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
-        """Evidence that is of what is built and that the policy takes; `AneError` without any."""
         files, asked, artifact = self._today(gate, subject)
         return EvidenceFile.at(self.store, gate, subject, system).verified(
             policy=subject.policy.evidence, now=self.now, files=files, asked=asked,
@@ -221,7 +212,6 @@ class _Inventory:
         )  # fmt: skip
 
     def _today(self, gate: str, subject: Subject) -> _Today:
-        """What is built and what is asked, which evidence has to fit, and a shard's package."""
         model = self.manifest.model_of(subject.qualified.partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
         artifacts = {shard.id: self._artifact(shard) for shard in shards}
@@ -230,7 +220,6 @@ class _Inventory:
         return files_of(artifacts), asked, artifact
 
     def _artifact(self, shard: Shard) -> Artifact:
-        """A shard's package; `BuildError` where there is none."""
         package = self.project.package(shard)
         if package is None:
             raise BuildError(
@@ -243,7 +232,6 @@ class _Inventory:
 
 
 def _names(subject: Subject) -> tuple[str, ...]:
-    """What a shard or model may be called."""
     name = subject.qualified
     if not isinstance(subject, Shard):
         return (name,)
@@ -274,7 +262,6 @@ def _columns(inventory: _Inventory, path: Path) -> tuple[str, ...]:
 
 
 def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
-    """Records in words, each with the verdict on it today."""
     shown: list[dict[str, Any]] = []
     for path in inventory.paths(options.what[0]):
         record = inventory.read(path)
@@ -313,7 +300,6 @@ def _worth(inventory: _Inventory, path: Path) -> Output:
 
 
 def _verify(inventory: _Inventory, options: argparse.Namespace) -> Output:
-    """All gates whose policy requires a device's evidence, judged."""
     required = [
         (gate, subject)
         for gate, subject in inventory.recordable(options.shards)
@@ -353,7 +339,6 @@ def _compare(inventory: _Inventory, options: argparse.Namespace) -> Output:
 
 
 def _prune(inventory: _Inventory, options: argparse.Namespace) -> Output:
-    """Delete records that no shard uses, after a list of them and a yes."""
     unused, folder = inventory.store.unused(inventory.manifest), inventory.store.folder
     data, files = {"folder": folder, "unused": unused, "removed": 0}, counted(len(unused), "file")
     yield from (f"unused {path}" for path in unused)
@@ -375,7 +360,6 @@ _ACTIONS = {
 
 
 def _verify_run(options: argparse.Namespace) -> Output:
-    """Judge a run; fails where anything is red, and where what judges is changed unreviewed."""
     if not sys.flags.isolated:
         raise EvidenceError(
             "verify-run would import what lies in the pull request; run it isolated: "

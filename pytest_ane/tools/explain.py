@@ -109,7 +109,6 @@ def _predicted(predicted: Predicted) -> dict[str, Any]:
 
 
 def _plan(options: argparse.Namespace) -> Output:
-    """Counts of a recorded plan, and the operations that are not on the ANE."""
     plan = read_plan(options.file)
     if options.package is not None:
         plan = join(plan, read_model(options.package, weights=False))

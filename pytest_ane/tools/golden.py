@@ -103,7 +103,6 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
 
 
 def _of_family(model: OpenModel, shard: Shard, options: argparse.Namespace) -> Recorded:
-    """Hidden states of a family's shard; a package is run on what enters the reference."""
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
     if options.package is not None:

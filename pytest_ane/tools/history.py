@@ -161,7 +161,6 @@ def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
 
 
 def _judge(memory: Memory, manifest: Path, asked: dict[str, Any]) -> Output:
-    """Since when today's policy would have been red, and what it cannot tell."""
     found = judge(memory, read_manifest(manifest), **asked)
     if found.red:
         heads = ("red since", "until", "subject", "gate", "figure", "value", "limit")
@@ -191,5 +190,4 @@ def _number(value: float | str) -> str:
 
 
 def _test(of: Any) -> str:
-    """A gate, and which of its tests: `throughput call[T1]`."""
     return f"{of.gate} {of.test}".rstrip()

@@ -7,10 +7,13 @@ import json
 import shlex
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.tools._init_text import Made, render
+
+if TYPE_CHECKING:
+    from pytest_ane.tools._init_packages import Made
 
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
@@ -84,8 +87,8 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
         from pytest_ane.tools._init_model import scaffold
 
         return scaffold(options.source, manifest)
-    if packages:
-        from pytest_ane.tools._init_packages import of_packages
+    from pytest_ane.tools._init_packages import Made, of_packages, render
 
+    if packages:
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})

@@ -200,7 +200,6 @@ def save(file: Path, text: str) -> None:
 
 
 def _tables(model: str, wanted: Mapping[str, Settings]) -> str:
-    """TOML of the model's table, and of each shard's that differs from it."""
     forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = setting_keys(next(s for shard, s in wanted.items() if forms[shard] == common))
@@ -258,7 +257,6 @@ def _replaced(text: str, model: str, tables: str) -> str:
 
 
 def _path(line: str) -> tuple[str, ...]:
-    """The keys of a header, or before `=`; none where a line has neither."""
     try:
         is_header = line.lstrip().startswith("[")
         table: Any = loads(line if is_header else f"{line.partition('=')[0]} = 0")

@@ -21,26 +21,15 @@ from pytest_ane.cli.output import Output
 from pytest_ane.manifest import select
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.records.git import checkout
 from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
+from pytest_ane.records.run import checkout
+from pytest_ane.report import writeups
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
-from pytest_ane.report.formats import DOCUMENTS, format_of, read_document
+from pytest_ane.report.formats import DOCUMENTS, as_html, format_of, read_document
 from pytest_ane.report.run import Run, against, places_of, read_run
-from pytest_ane.report.writeups import (
-    FOLDER,
-    Head,
-    WriteUp,
-    find,
-    next_file,
-    number,
-    read,
-    relative,
-    slug,
-    unfinished,
-    write,
-)
+from pytest_ane.report.writeups import Head, WriteUp
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
 
 EXAMPLE = "pytest-ane report run.jsonl bound.json -o report.html"
@@ -87,7 +76,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _page(options: argparse.Namespace) -> Output:
-    """Read a run and what belongs to it, and write the page."""
     out: Path = options.out
     if not options.files:
         raise ReportError(f"-o {out}: name the run, a file of --ane-report=run.jsonl.")
@@ -98,15 +86,15 @@ def _page(options: argparse.Namespace) -> Output:
     format = format_of(out)
     found = read_run(recorded)
     documents = _documents(found, others, "compare with it by --against")
-    if not format.compares and (documents or options.against):
+    if format is not as_html and (documents or options.against):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
     if options.against and options.against.is_dir():
         found = _remembered(found, options.against)
     elif options.against:
         found = against(found, read_run(options.against))
-    text = format.text(found).encode()
-    write(out, text)
+    text = format(found).encode()
+    writeups.write(out, text)
     yield f"wrote {out} ({len(text):,} bytes)"
     return {"written": out, "verdicts": len(found.rows), "documents": others}
 
@@ -131,21 +119,20 @@ def _remembered(found: Run, folder: Path) -> Run:
 
 
 def _begin(options: argparse.Namespace) -> Output:
-    """Record an intent, and say how to go on."""
     file, folder = options.manifest or Path(_DEFAULT), _folder(options)
     intent = intent_of(options.intent)
     select(read_manifest(file), options.shards, "--shards")
-    path = next_file(folder, options.intent)
+    path = writeups.next_file(folder, options.intent)
     head = Head(
         intent=intent,
         recorded=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
-        manifest=relative(file, folder),
+        manifest=writeups.relative(file, folder),
         shards=options.shards,
         commit=checkout(file.absolute().parent)[0],
     )
-    writeup = WriteUp(path, head, blank(number(path), intent))
+    writeup = WriteUp(path, head, blank(writeups.number(path), intent))
     writeup.save()
-    write(writeup.beside(".toml"), file.read_bytes())
+    writeups.write(writeup.beside(".toml"), file.read_bytes())
     named = [f"--ane-manifest={options.manifest}"] if options.manifest is not None else []
     words = ["pytest", *named, f"--ane-shards={options.shards}", "-m", "gate"]
     command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.jsonl'))}"])
@@ -154,15 +141,16 @@ def _begin(options: argparse.Namespace) -> Output:
     yield f"wrote {_typed(path)}"
     yield f"next: {command}"
     yield "then: pytest-ane report --writeup" + (f" {shlex.quote(_typed(path))}" * elsewhere)
-    return {"file": path, "number": number(path), "command": command, **vars(head)}
+    return {"file": path, "number": writeups.number(path), "command": command, **vars(head)}
 
 
 def _finish(options: argparse.Namespace) -> Output:
-    """Fill in what the run of a write-up came to."""
     others = list(options.files)
     file = others.pop(0) if others and others[0].suffix != ".json" else None
     folder = _folder(options)
-    writeup = read(find(folder, options.writeup) if options.writeup else unfinished(folder))
+    name = options.writeup
+    path = writeups.find(folder, name) if name else writeups.unfinished(folder)
+    writeup = writeups.read(path)
     own, kept = writeup.beside(".jsonl"), writeup.beside(".toml")
     answered = read_run(file or own)
     places = {name: writeup.beside(f".{name}.json") for name in DOCUMENTS}
@@ -182,9 +170,9 @@ def _finish(options: argparse.Namespace) -> Output:
             raise ReportError(
                 f"{_typed(own)} holds another run than {file}; remove it, or leave {file} out."
             )
-        write(own, data)
+        writeups.write(own, data)
     for copy, document in documents.items():
-        write(copy, f"{json.dumps(document)}\n".encode())
+        writeups.write(copy, f"{json.dumps(document)}\n".encode())
     charts, without = _charts(answer, documents.values())
     answer = replace(answer, charts=charts)
     head = replace(writeup.head, run=answered.facts.begun or "unknown")
@@ -203,16 +191,15 @@ def _finish(options: argparse.Namespace) -> Output:
 def _charts(
     answer: Answer, documents: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[tuple[str, str, str], ...], str]:
-    """Title, file and description of each picture, now written; or why there are none."""
     run = replace(answer.run, documents=tuple(documents))
     made: dict[Path, tuple[str, str, str]] = {}
     for picture in pictures_of(against(run, answer.last[1]) if answer.last else run):
-        name = slug(picture.title)
+        name = writeups.slug(picture.title)
         file = answer.writeup.beside(f".{name}.svg")
         if file in made:
             file = answer.writeup.beside(f".{name}-{len(made) + 1}.svg")
         try:
-            write(file, svg(picture, "white").encode())
+            writeups.write(file, svg(picture, "white").encode())
         except ReportError as error:
             return (), str(error)
         made[file] = (picture.title, file.name, picture.description)
@@ -222,7 +209,7 @@ def _charts(
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    return options.folder or (options.manifest or Path(_DEFAULT)).parent / FOLDER
+    return options.folder or (options.manifest or Path(_DEFAULT)).parent / writeups.FOLDER
 
 
 def _typed(path: Path) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Row, Run
 from tests.docs.pages import ROOT
 from tests.docs.sessions import furnish
 from tests.packages import save_conv, save_layers

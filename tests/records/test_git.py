@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.records.git import checkout
+from pytest_ane.records.run import checkout
 from tests.ci import repository
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout with a file `a` and a folder `history`; there is a line break in its path."""
+    """A checkout with a tracked file; there is a line break in its path."""
     made = tmp_path / "a\nb" / "it's"
-    (made / "history").mkdir(parents=True)
+    made.mkdir(parents=True)
     repository.git(made, "init", "--quiet")
-    for name in ("a", "history/x.jsonl"):
-        (made / name).write_text("1\n")
+    (made / "a").write_text("1\n")
     repository.git(made, "add", ".")
     repository.git(made, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
     return made
@@ -28,11 +27,8 @@ def test_a_commit_is_clean_until_something_tracked_changes(folder: Path) -> None
     assert (len(commit), clean) == (40, True)
     (folder / "new").write_text("nobody tracks it")
     assert checkout(folder) == (commit, True)
-    (folder / "history" / "x.jsonl").write_text("2\n")
-    assert checkout(folder) == (commit, False)
-    assert checkout(folder / "history", but=folder / "history") == (commit, True)
     (folder / "a").write_text("2\n")
-    assert checkout(folder, but=folder / "history") == (commit, False)
+    assert checkout(folder) == (commit, False)
 
 
 def test_what_git_cannot_tell_is_not_clean(folder: Path) -> None:

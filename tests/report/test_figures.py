@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.verdict import RATIO, Figure
-from pytest_ane.report.figures import amount, figure_text
+from pytest_ane.report.table import amount, figure_text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pytest_ane.report.github import commands, markdown, summary
-from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Row
 
 HEADER = "ane: all · shards 2 of 2 · backend cpu · placement by forecast · seed 7"
 ROWS = [

@@ -14,8 +14,7 @@ from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Wh
 from pytest_ane.plugin._reports import of_row
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Row, Run
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import details, failure, properties, reasons, row, to_json
 from tests.hostile import HOSTILE, check_lines
@@ -65,7 +64,7 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
     assert line.isascii()
     assert json.loads(line)["verdict"]["summary"] == row(verdict)
     check_lines(_texts(json.loads(line)))
-    markdown = FORMATS[".md"].text(Run("header", (made,)))
+    markdown = FORMATS[".md"](Run("header", (made,)))
     assert len(markdown.encode()) <= ROOM
     assert markdown.replace("\n", "").isprintable()
 

@@ -24,7 +24,7 @@ from pytest_ane.mlprogram.records import (
 )
 from pytest_ane.report.html.subjects import Judged, Subject
 from pytest_ane.report.model_explorer import collection, graph, node_data
-from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Row
 from tests.hostile import HOSTILE, check_lines
 from tests.mlprogram.programs import functions
 from tests.packages import save_conv

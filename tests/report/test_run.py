@@ -15,8 +15,7 @@ from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.records.record import Record, sealed
 from pytest_ane.records.run import Facts, RunFile
 from pytest_ane.report.formats import read_document
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, against, read_run, run_of
+from pytest_ane.report.run import Row, Run, against, read_run, run_of
 from tests.hostile import HOSTILE, check_lines
 from tests.records.runs import reread, save_run
 

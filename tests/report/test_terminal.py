@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Row
 from pytest_ane.report.terminal import Line, brief, table
 
 STATUSES = ("error", "failed", "unproven", "passed")

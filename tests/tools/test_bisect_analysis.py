@@ -27,7 +27,7 @@ from pytest_ane.tools.bisect import (
     search,
     sentence,
 )
-from tests.gates.behaviour.toys import POLICY, golden, states_of, toy
+from tests.gates.behaviour.toys import POLICY, golden, stack_of, states_of, toy
 
 
 def suspects(count: int, seed: int) -> list[str]:
@@ -135,9 +135,7 @@ def run(most: int = 4, **errors: float) -> tuple[Bisection, list[StackEvaluation
     named = {name.replace("_", "."): error for name, error in errors.items()}
     trials: list[StackEvaluation] = []
     stack = toy(9, named, base=1e-4)
-    found = bisect(
-        stack, EXACT, GOLDEN, STATES, POLICY, "toy", {}, most=most, progress=trials.append
-    )  # fmt: skip
+    found = bisect(stack_of(stack, EXACT, GOLDEN), most=most, progress=trials.append)
     assert len(trials) == found.evaluations
     return found, trials
 
@@ -166,9 +164,7 @@ def test_a_green_stack_needs_no_search_and_all_spoilt_are_too_many() -> None:
 def test_a_policy_that_the_reference_does_not_meet() -> None:
     strict = POLICY.model_copy(update={"min_greedy": 5})
     silent = golden(EXACT, [1, 5, 3], greedy=0)
-    found = bisect(
-        toy(9), EXACT, silent, states_of(EXACT, silent), strict, "toy", {}
-    )  # fmt: skip
+    found = bisect(stack_of(toy(9), EXACT, silent, policy=strict))
     assert found == Bisection("reference", evaluations=2)
 
 

@@ -24,7 +24,7 @@ from pytest_ane.tools.drift import (
     measure_drift,
     sentence,
 )
-from tests.gates.behaviour.toys import POLICY, final, golden, states_of, toy
+from tests.gates.behaviour.toys import POLICY, final, golden, stack_of, states_of, toy
 from tests.models.test_chain import embed, head
 
 EXACT = toy(5)
@@ -33,7 +33,7 @@ NAMES = [step.shard for step in EXACT.steps]
 
 
 def drift(chain: Chain) -> Drift:
-    return measure_drift(chain, EXACT, GOLDEN, states_of(EXACT, GOLDEN), {"backend": "toy"})
+    return measure_drift(stack_of(chain, EXACT, GOLDEN, backend="toy"))
 
 
 def test_the_reference_does_not_drift() -> None:
@@ -116,7 +116,7 @@ def test_packs_are_compared_by_the_sum_so_far() -> None:
     prompts = golden(exact, [1, 2])
     states = {"p0": lambda x: 2 * x, "p1": lambda x: x[:, ::-1], "p2": lambda x: 3 * x + x[:, ::-1]}
     x = embed([1, 2])
-    found = measure_drift(packs(3), exact, prompts, lambda _, name: (x, states[name](x)), {})
+    found = measure_drift(stack_of(packs(3), exact, prompts, lambda _, name: (x, states[name](x))))
     p0, p1, p2, _ = found.shards
     assert p0.stack.rest == Reading(1, 1, 0, 2)
     assert p1.stack.rest.relative_l2 == pytest.approx(2 / 5**0.5)
@@ -145,7 +145,7 @@ NINE_GOLDEN = golden(NINE)
 
 def causes(base: float = 1e-4, policy: BehaviourPolicy = POLICY, **errors: float) -> Causes:
     chain = toy(9, {name.replace("_", "."): error for name, error in errors.items()}, base)
-    found = measure_drift(chain, NINE, NINE_GOLDEN, states_of(NINE, NINE_GOLDEN), {})
+    found = measure_drift(stack_of(chain, NINE, NINE_GOLDEN))
     return find_causes(found, policy, "toy")
 
 

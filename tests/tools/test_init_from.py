@@ -28,7 +28,7 @@ from pytest_ane.tools._init_model import (
     scaffold,
     slices_of,
 )
-from pytest_ane.tools._init_text import Made
+from pytest_ane.tools._init_packages import Made
 from tests.models.families.bert import oracle as bert
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import Case

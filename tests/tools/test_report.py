@@ -15,8 +15,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Row, Run
 from pytest_ane.report.verdict import row
 from pytest_ane.report.verdict import to_json as verdict_json
 from tests.gates.behaviour.test_judge import ALONE, GOOD

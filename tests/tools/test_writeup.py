@@ -13,8 +13,7 @@ from markdown_it import MarkdownIt
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.records.run import Facts
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Row, Run
 from pytest_ane.report.verdict import reasons, row, to_json
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, Head, WriteUp
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections

@@ -90,7 +90,6 @@ class CompiledModels:
                 self._cache.remove(entry)
 
     def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
-        """Entries of the same bytes that nothing will use again, with their build of macOS."""
         for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 other = json.loads((path / RECORD).read_text())
@@ -127,7 +126,6 @@ def compile_package(package: Path, target: Path, machine: Machine, device: Devic
 
 
 def _by_xcode(package: Path, target: Path, seconds: float) -> None:
-    """`xcrun coremlcompiler compile`, which names its result after the package."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = ["xcrun", XCODE, "compile", str(package), folder]
         try:
@@ -260,7 +258,6 @@ class CoreMLBackend:
         return CompiledModels(self._cache, self.machine, self.say, self.device)
 
     def _recompiled(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
-        """A compiled model in place of one that is gone or stale; else the error is raised."""
         own = compiled == artifact
         if not own and not compiled.is_dir():  # Another process replaced or pruned it.
             return self._compiled.get(artifact)
@@ -341,7 +338,6 @@ class CoreMLRunner:
         return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
 
     def _arguments(self, inputs: Arrays) -> dict[str, Any]:
-        """What coremltools hands to Core ML: arrays in the declared types, numbers, PIL images."""
         tensors = {f.name: f for f in self._tensors.inputs}
         arrays = {name: value for name, value in inputs.items() if name in tensors}
         arguments: dict[str, Any] = {
@@ -352,7 +348,6 @@ class CoreMLRunner:
         return arguments | {f.name: self._picture(f, inputs[f.name]) for f in images}
 
     def _picture(self, feature: Feature, pixels: Any) -> Any:
-        """Pixels as coremltools takes them, a PIL image; anything but an array as it is."""
         if not isinstance(pixels, np.ndarray):
             return pixels
         try:
@@ -371,7 +366,6 @@ class CoreMLRunner:
 
 
 def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device) -> CoreMLRunner:
-    """Load a compiled model, or a part of a pipeline, on compute units."""
     for output in model.outputs:
         if output.kind == "tensor" and output.dtype not in _READ:
             raise ExecutionError(

@@ -23,7 +23,7 @@ _REASONS = tuple(
 """Keys of `userInfo` that say why; the first that is there and not empty counts."""
 _ESCAPE = re.compile(r"\\(?:U([0-9a-fA-F]{4})|(.))")
 """NSDictionary prints characters beyond ASCII, quotes and line breaks so."""
-_BREAKS = "nrt"
+_BREAKS = dict.fromkeys("nrt", " ")
 _UNSIGNED_14 = re.compile(r"error code: 14\b")
 _LONGEST = 400
 
@@ -151,19 +151,14 @@ def error_text(error: BaseException) -> str:
     found = [match for reason in _REASONS for match in reason.finditer(text)]
     if found:
         text = next((group for match in found for group in match.groups() if group), "")
-        text = _ESCAPE.sub(_character, text)
+        text = _ESCAPE.sub(
+            lambda mark: chr(int(mark[1], 16)) if mark[1] else _BREAKS.get(mark[2], mark[2]), text
+        )
         # Characters beyond 16 bits are printed as two.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     elif text.strip(" {}\n") in ("", "(null)"):
         return ""
     return printable(" ".join(text.split()).rstrip("."), _LONGEST)
-
-
-def _character(mark: re.Match[str]) -> str:
-    """The character that an escape stands for; a space for a line break."""
-    if mark[1]:
-        return chr(int(mark[1], 16))
-    return " " if mark[2] in _BREAKS else mark[2]
 
 
 def explain(error: BaseException) -> str:

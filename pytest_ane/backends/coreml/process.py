@@ -170,8 +170,6 @@ class _Model:
 
 
 class _State:
-    """States in a child, which end with it."""
-
     def __init__(self, device: Device, subject: str, model: _Kept, state: _Kept) -> None:
         self._device, self._subject, self._model, self._state = device, subject, model, state
 
@@ -286,7 +284,6 @@ class _Child:
 
 
 def _nameless() -> IO[bytes]:
-    """A file without a name: in memory on Linux, a temporary one on macOS."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("pytest-ane"), "r+b")
     return tempfile.TemporaryFile()
@@ -373,7 +370,6 @@ class _Channel:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where each begins, and where the last ends."""
     return [*accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)]
 
 
@@ -435,7 +431,6 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
 
 
 def _crossing(error: Exception) -> Exception:
-    """The error itself if it can cross; else one of the same text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -365,7 +365,6 @@ def _stored(weight: Weight) -> str:
 
 
 def _judged(measurement: CompressionMeasurement) -> list[Distortion]:
-    """Distortions with a yardstick, of weights that were compared with their uncompressed form."""
     compared = measurement.against in _COMPARED
     return [d for d in measurement.distortions if compared and d.reached is not None]
 

@@ -22,13 +22,7 @@ from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
 from pytest_ane.mlprogram.errors import AneError
-from pytest_ane.mlprogram.model import (
-    counterpart,
-    entry_points,
-    only_program,
-    read_any,
-    read_model,
-)
+from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any, read_model
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER, domains

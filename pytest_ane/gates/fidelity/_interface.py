@@ -122,21 +122,17 @@ def _narrower(mine: Feature, theirs: Feature) -> Iterator[tuple[str, bool]]:
     own, other = {*mine.enumerated} or {mine.shape}, {*theirs.enumerated} or {theirs.shape}
     if not (mine.ranges or theirs.ranges):
         if left := sorted(other - own):
-            both = bool(mine.enumerated) == bool(theirs.enumerated)
-            yield f"does not take the shape {some(map(list, left), _NAMED)}", both
+            alike = bool(mine.enumerated) == bool(theirs.enumerated)
+            yield f"does not take the shape {some(map(list, left), _NAMED)}", alike
         return
-    bounds = [mine.ranges or _bounds(own), theirs.ranges or _bounds(other)]
-    if len(bounds[0]) != len(bounds[1]):
-        yield f"rank {len(bounds[0])} in place of {len(bounds[1])}", True
+    if len(mine.extents) != len(theirs.extents):
+        yield f"rank {len(mine.extents)} in place of {len(theirs.extents)}", True
         return
-    for axis, ((low, high), (least, most)) in enumerate(zip(*bounds, strict=True)):
+    both = zip(mine.extents, theirs.extents, strict=True)
+    for axis, ((low, high), (least, most)) in enumerate(both):
         if low > least or (high is not None and (most is None or high < most)):
             fault = f"{_range(low, high)} in place of {_range(least, most)} along axis {axis}"
             yield fault, bool(mine.ranges) and low < (high or low + 1) and most is not None
-
-
-def _bounds(shapes: Iterable[Sequence[int]]) -> list[tuple[int, int | None]]:
-    return [(min(sizes), max(sizes)) for sizes in zip(*shapes, strict=False)]
 
 
 def _scaled(model: MLModel | Pipeline, name: str) -> dict[str, Any]:
@@ -225,10 +221,7 @@ def _differences(
 
 def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> Iterator[str]:
     """Of outputs, packages leave the shape open, and compiled models have the default one."""
-    extents = feature.ranges or [(size, size) for size in feature.shape]
-    if feature.enumerated:
-        extents = [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
-    if extents and len(extents) != len(port.shape):
+    if (extents := feature.extents) and len(extents) != len(port.shape):
         yield f"rank {len(extents)} in place of {len(port.shape)}"
         return
     for axis, (size, (low, high)) in enumerate(zip(port.shape, extents, strict=False)):

@@ -453,7 +453,6 @@ def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
 
 
 def _share(value: float) -> str:
-    """A share as per cent, never rounded down to nothing."""
     return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
 
 

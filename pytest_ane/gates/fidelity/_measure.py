@@ -31,11 +31,7 @@ from pytest_ane.mlprogram.metrics.tensors import (
     worst_abs_error,
     zeros,
 )
-from pytest_ane.mlprogram.records import (
-    DType,
-    MLModel,
-    Pipeline,
-)
+from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import (
     ErrorBudget,
@@ -277,8 +273,7 @@ def _golden(program: MLModel | Pipeline, cases: Sequence[Case]) -> Iterator[Cove
             np.shape(call[feature.name])
             for case in cases for call in case.calls if feature.name in call
         }  # fmt: skip
-        flexible = len(feature.enumerated) > 1 or any(low != high for low, high in feature.ranges)
-        if flexible and len(shapes) == 1:
+        if any(low != high for low, high in feature.extents) and len(shapes) == 1:
             how = f"the golden tensors have the shape {list(*shapes)} alone"
             yield _left(f"flexible input {feature.name}", how, "record probes of other lengths too")
 

@@ -7,16 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ane.gates.fidelity._records import Fidelity
-from pytest_ane.gates.verdict import (
-    Figure,
-    Finding,
-    Limits,
-    Where,
-    bounds,
-    counted,
-    limited,
-    some,
-)
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, counted, limited, some
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error, ErrorBudget

@@ -346,5 +346,4 @@ def _infinities(x: Array) -> int:
 
 
 def _most(x: Any) -> float:
-    """The largest number; NaN is left out, infinity is not."""
     return float(np.nanmax(np.asarray(x, np.float64), initial=-np.inf))

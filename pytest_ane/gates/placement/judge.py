@@ -7,14 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pytest_ane.gates.placement.forecast import (
-    Forecast,
-    Key,
-    Match,
-    Work,
-    allows,
-    estimated_work,
-)
+from pytest_ane.gates.placement.forecast import Forecast, Key, Match, Work, allows, estimated_work
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import Outcome, find
@@ -435,13 +428,6 @@ def _required(
             "policy.placement.allow-off",
             f"are {state}{at}",
         )
-    for function, why in _unpredicted(predictions).items():
-        reason = f"Nothing is predicted of function {plain(function)}: {plain(why)}"
-        remedy = "give its inputs shapes that are known, or record a plan on a Mac"
-        yield Finding("unproven", reason, remedy=remedy)
-
-
-def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for predicted in predictions:
         if predicted.prediction.total_ms is None:
@@ -449,7 +435,10 @@ def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
             reasons.setdefault(predicted.function, why)
         elif not predicted.compute:
             reasons.setdefault(predicted.function, "Core ML folds all its ops into constants")
-    return reasons
+    for function, why in reasons.items():
+        reason = f"Nothing is predicted of function {plain(function)}: {plain(why)}"
+        remedy = "give its inputs shapes that are known, or record a plan on a Mac"
+        yield Finding("unproven", reason, remedy=remedy)
 
 
 def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:

@@ -50,8 +50,9 @@ def package_inputs(
     lengths = {
         extent
         for feature in features
-        for axis, extent in enumerate(inputs[feature.name].shape)
-        if _is_flexible(feature, axis)
+        # The channels of an image are no axis of its range.
+        for extent, (low, high) in zip(inputs[feature.name].shape, feature.extents, strict=False)
+        if low != high
     }
     length = lengths.pop() if len(lengths) == 1 else 0
     if tokens not in ("max", length):
@@ -60,10 +61,3 @@ def package_inputs(
             f"{artifact}: it cannot be timed at T={tokens}, for it takes {takes}; time 'max'."
         )
     return CallInputs(inputs, length)
-
-
-def _is_flexible(feature: Feature, axis: int) -> bool:
-    if feature.enumerated:
-        return len({shape[axis : axis + 1] for shape in feature.enumerated}) > 1
-    # The channels of an image are no axis of its range.
-    return any(low != high for low, high in feature.ranges[axis : axis + 1])

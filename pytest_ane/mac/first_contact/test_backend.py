@@ -21,8 +21,7 @@ from pytest_ane import __version__
 from pytest_ane.mac._experiments import EXPERIMENTS, record, to_csv
 from pytest_ane.mac.first_contact import Found, Kit
 from pytest_ane.mlprogram.atomic import write_atomically
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import read_run
+from pytest_ane.report.run import Row, read_run
 
 _SLOWEST_INTERRUPT = 5.0
 """Seconds after Ctrl-C."""

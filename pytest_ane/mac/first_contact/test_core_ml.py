@@ -14,8 +14,7 @@ import pytest
 
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools
-from pytest_ane.mac.first_contact import Found, Kit
-from pytest_ane.mac.first_contact._packages import PIXELS, SHAPE
+from pytest_ane.mac.first_contact import PIXELS, SHAPE, Found, Kit
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.atomic import replacing_folder
 from pytest_ane.mlprogram.errors import ExecutionError

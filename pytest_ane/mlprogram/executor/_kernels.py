@@ -51,8 +51,7 @@ def compiled(*kinds: Any, **options: Any) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         return cast(
-            F,
-            cached(lambda cache: numba.njit(made, cache=cache, nogil=True, **options)(function)),
+            F, cached(lambda cache: numba.njit(made, cache=cache, nogil=True, **options)(function))
         )
 
     return decorate

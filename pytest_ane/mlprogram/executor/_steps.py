@@ -47,10 +47,7 @@ class PreparedBlock:
     results: tuple[int, ...]
 
     def run(
-        self,
-        values: Values,
-        keep: AbstractSet[int] = frozenset(),
-        meter: Meter | None = None,
+        self, values: Values, keep: AbstractSet[int] = frozenset(), meter: Meter | None = None
     ) -> list[Any]:
         """Run all steps on `values`; the block's results."""
         for step in self.steps:

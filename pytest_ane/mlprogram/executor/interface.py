@@ -187,8 +187,7 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     """The shapes a feature may have, each followed by the dimensions `last`."""
     if feature.enumerated:
         return "of shape " + " or ".join(str([*shape, *last]) for shape in feature.enumerated)
-    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
-    shown = [str(a) if a == b else f"{a}..{'' if b is None else b}" for a, b in ranges]
+    shown = [str(a) if a == b else f"{a}..{'' if b is None else b}" for a, b in feature.extents]
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 

@@ -207,7 +207,6 @@ class Constants:
         return is_held
 
     def _stored_value(self, op: Operation, key: str) -> Value | None:
-        """A parameter as it is stored, which may be a constant by name."""
         argument = op.only(key)
         return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
 

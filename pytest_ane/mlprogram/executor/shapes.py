@@ -59,17 +59,10 @@ def token_range(model: MLModel, most: int) -> tuple[int, int]:
 
     An axis that starts beyond `most` has its least T for both.
     """
-    lows, highs = [1], list[int]()
-    for feature in model.inputs:
-        axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
-        varying = [axis for axis in axes if len(set(axis)) > 1]
-        lows += [min(axis) for axis in varying]
-        highs += [max(axis) for axis in varying]
-        ranges = [(low, high) for low, high in feature.ranges if low != high]
-        lows += [low for low, _ in ranges]
-        highs += [most if high is None else high for _, high in ranges]
-    least = max(lows)
-    return least, max(least, min([most, *highs])) if highs else 1
+    extents = [each for feature in model.inputs for each in feature.extents]
+    varying = [(low, most if high is None else high) for low, high in extents if low != high]
+    least = max([1, *(low for low, _ in varying)])
+    return least, max(least, min([most, *(high for _, high in varying)])) if varying else 1
 
 
 def _shape(
@@ -82,14 +75,13 @@ def _shape(
         raise ExecutionError(f"{model.path}: input {name!r} has the open shape {kind}.")
     if feature.enumerated:
         return _enumerated(model, feature, tokens), True
-    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
-    for low, high in ranges:
+    for low, high in feature.extents:
         if low != high and not (low <= tokens and (high is None or tokens <= high)):
             raise ExecutionError(
                 f"{model.path}: T is {tokens}, and input {name!r} takes "
                 f"{low} to {'any' if high is None else high}."
             )
-    return tuple(low if low == high else tokens for low, high in ranges), True
+    return tuple(low if low == high else tokens for low, high in feature.extents), True
 
 
 def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:

@@ -247,7 +247,6 @@ class Renaming:
                 )
 
     def _ordered(self, ports: Iterable[str]) -> list[str]:
-        """Those that the manifest names first, in its order."""
         order = {name: at for at, name in enumerate(self.own)}
         return sorted(ports, key=lambda port: order.get(port, len(order)))
 

@@ -161,7 +161,6 @@ class PublishedTensors(Tensors):
         return self._first(model, [home])
 
     def _first(self, model: Any, wanted: Sequence[str]) -> str:
-        """The first tensor that one of some parameters is made of."""
         for home in wanted:
             for name, _ in self._stored(model, {home}):
                 return name

@@ -152,7 +152,6 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
         return end - orig_offs, items, list(range(len(items))), [gguf.GGUFValueType.ARRAY, kind]
 
     def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
-        """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
         order, items = ">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q", []
         size = struct.Struct(order).unpack_from
         try:

@@ -111,7 +111,14 @@ class Checkpoint:
                 raise SourceError(f"{index}: names the file {file!r:.100}, no name in its folder.")
         files = tuple(dict.fromkeys(names.values()))
         for file in files:
-            _check_file(index, file)
+            refuse_pickle(index.parent / file)
+            there = False
+            with suppress(OSError):  # Too long a name for any file.
+                there = (index.parent / file).is_file()
+            if not there:
+                raise IncompleteError(
+                    f"{index}: names {file:.100}, which is not there; fetch the missing file."
+                )
         return cls(path, index.parent, files, names)
 
 
@@ -145,18 +152,6 @@ def refuse_pickle(path: Path) -> None:
         raise SourceError(
             f"{path}: a pickle, and reading a pickle runs whatever code it holds; save the weights "
             "with safetensors.torch.save_file, or use a checkpoint that has safetensors."
-        )
-
-
-def _check_file(index: Path, file: str) -> None:
-    refuse_pickle(index.parent / file)
-    try:
-        there = (index.parent / file).is_file()
-    except OSError:  # Too long a name for any file.
-        there = False
-    if not there:
-        raise IncompleteError(
-            f"{index}: names {file:.100}, which is not there; fetch the missing file."
         )
 
 

@@ -23,9 +23,8 @@ from pytest_ane.report.charts.picture import (
     root_ticks,
     rows_of,
 )
-from pytest_ane.report.figures import amount, limit_of
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, comparable
+from pytest_ane.report.run import Row, Run, comparable
+from pytest_ane.report.table import amount, limit_of
 
 _BARS = 40
 """Speeds that are drawn."""
@@ -108,7 +107,6 @@ def _errors(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _steepest(errors: Mapping[str, float]) -> str:
-    """The shard after which the error is greater by most; the first that is not finite."""
     shards = list(errors)
     if (first := next((s for s in shards if not math.isfinite(errors[s])), "")) or len(shards) < 2:
         return first
@@ -233,7 +231,6 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
 
 
 def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the picture's table; settings by their share of the weights' bytes."""
     best = (document.get("best") or {}).get("name")
     for each in document.get("candidates") or ():
         name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}

@@ -18,7 +18,6 @@ from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
-from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html.subjects import (
     Judged,
     Subject,
@@ -30,8 +29,8 @@ from pytest_ane.report.html.subjects import (
     strip,
     subjects,
 )
-from pytest_ane.report.rows import count
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Run, count
+from pytest_ane.report.table import amount, figure_text, limit_of
 
 _DRAWN = ("program", "positions")
 """Tables that have a picture in place of their rows."""
@@ -76,7 +75,6 @@ def page(run: Run) -> str:
 
 
 def _headline(run: Run) -> str:
-    """`3 of 137 gates red`; what was not run, broke down or was stopped is said too."""
     judged = [row for row in run.rows if row.gate]
     waiting = sum(row.status == "not run" for row in judged)
     red = sum(row.red for row in judged) - waiting
@@ -130,7 +128,6 @@ def _limit(figure: Figure) -> str:
 
 
 def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
-    """What the run before had; `same` where people read the same number."""
     if (then := earlier.get(figure.name)) is None:
         return ""
     text = amount(then, figure.unit)
@@ -173,7 +170,6 @@ def _text(name: str) -> str:
 
 
 def _where(finding: Finding) -> str:
-    """`weight q_proj`, or nothing where the reason names it."""
     where = finding.where
     if where.name in finding.reason:
         return ""

@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict, counted, some
 from pytest_ane.records.history import Asked, Earlier
-from pytest_ane.report.figures import amount, limit_of
-from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run, comparable, verdict_of
-from pytest_ane.report.table import cell, head
+from pytest_ane.report.run import Row, Run, comparable, ranked, verdict_of
+from pytest_ane.report.table import amount, cell, head, limit_of
 
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
@@ -236,7 +234,6 @@ def strip(subject: Subject) -> list[Op]:
 
 
 def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
-    """What was recorded goes before what was predicted, and that before the rules' forecast."""
     known = (("recorded", recorded), ("predicted", predicted), ("forecast", forecast))
     for how, value in known:
         if value:
@@ -247,7 +244,6 @@ def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
 
 
 def _hazards(subject: Subject) -> dict[str, str]:
-    """The hazards that come near their limit, by operation."""
     near: dict[str, list[str]] = {}
     for row in subject.records("hazards"):
         value, limit = row["value"], row["limit"]
@@ -386,7 +382,6 @@ def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
 
 
 def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
     seen: Counter[str] = Counter()
     for then, now in pairs:
         old = {f["name"]: f for f in (then.data or {}).get("figures", ())}
@@ -402,7 +397,6 @@ def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
 
 
 def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """Verdicts whose figures are those of another backend, or times of another machine."""
     if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
         of = counted(count, "verdict")
         yield f"figures of {of} are not compared: another backend or machine measured them before"

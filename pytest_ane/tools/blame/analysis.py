@@ -39,7 +39,7 @@ from pytest_ane.mlprogram.pairing import Restorer, WeightPair
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, CaseState, Rows
-from pytest_ane.probes.error_budget import LARGE
+from pytest_ane.probes.error_budget import LARGE, run_cases
 from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.tools.blame.weights import Remedy, candidates, find_remedy
 from pytest_ane.tools.diff import op_difference, rank
@@ -280,22 +280,10 @@ class _Runs:
 
 
 def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
-    """Every case's rows; a program with states runs call by call."""
-    if not session.model.states:
-        calls = [session.known(call) for case in cases for call in case.calls]
-        return _joined(cases, session.predict_all(calls))
-    outputs: list[dict[str, Any]] = []
-    for case in cases:
-        states = CaseState(CpuRunner(session), case)
-        outputs += [
-            session.predict(session.known(call), states.before(turn))
-            for turn, call in enumerate(case.calls)
-        ]
-    return _joined(cases, outputs)
+    return [run.rows for run in run_cases(CpuRunner(session), cases)]
 
 
 def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
-    """Each case's rows of all its calls."""
     rest = iter(outputs)
     return [case.joined([case.rows(next(rest)) for _ in case.calls]) for case in cases]
 
@@ -451,6 +439,5 @@ def _walk(
 
 
 def _furthest(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """The greatest relative difference."""
     pairs = zip(a, b, strict=True)
     return max((op_difference("", "", np.asarray(x), y).relative for x, y in pairs), key=rank)

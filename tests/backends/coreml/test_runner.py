@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml.backend import CoreMLRunner, _load
-from pytest_ane.mac.first_contact._packages import package
+from pytest_ane.mac.first_contact import package
 from pytest_ane.mac.testing import Failure, Script
 from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.mlprogram.errors import ExecutionError

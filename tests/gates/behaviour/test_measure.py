@@ -16,7 +16,7 @@ from pytest_ane.models.chain import NO_TOKEN, Chain
 from pytest_ane.probes.exact_chain import GoldenPrompt, forced
 from pytest_ane.tools.drift import measure_drift
 from tests.gates.behaviour.toys import embed as embed_toy
-from tests.gates.behaviour.toys import golden, states_of, toy
+from tests.gates.behaviour.toys import golden, stack_of, states_of, toy
 from tests.models.test_chain import COUNTING, VOCABULARY, block, embed, following, head, identity
 
 IDS = (2, 3)
@@ -170,7 +170,7 @@ def test_states_of_the_stack_accumulate_the_error_of_its_shards() -> None:
     states = states_of(exact, prompts)
     drift = measure(chain, prompts, states, str, {}).drift
     assert [state.shard for state in drift] == [step.shard for step in chain.blocks]
-    shards = measure_drift(chain, exact, prompts, states, {}).shards
+    shards = measure_drift(stack_of(chain, exact, prompts, states)).shards
     for state, shard in zip(drift, shards, strict=False):
         assert state.error == pytest.approx(shard.stack.rest.relative_l2)
         assert state.cosine == pytest.approx(shard.stack.rest.cosine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +76,17 @@ def states_of(chain: Chain, prompts: Sequence[GoldenPrompt]) -> ReferenceStates:
             known[prompt.name, step.shard] = before, after
             apply_output(streams, step.wire, after)
     return lambda prompt, shard: known[prompt, shard]
+
+
+def stack_of(
+    chain: Chain, exact: Chain, prompts: Sequence[GoldenPrompt],
+    states: ReferenceStates | None = None, policy: BehaviourPolicy = POLICY, **provenance: str,
+) -> Any:  # fmt: skip
+    """What commands take of `project.Stack`."""
+    return SimpleNamespace(
+        chain=chain, reference=exact, golden=prompts, states=states or states_of(exact, prompts),
+        policy=policy, model="toy", provenance=provenance,
+    )  # fmt: skip
 
 
 def final(chain: Chain, ids: Sequence[int]) -> FloatArray:

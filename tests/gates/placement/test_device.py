@@ -18,7 +18,7 @@ from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.measure import _device, measure, plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.gates.verdict import Verdict
-from pytest_ane.mac.first_contact._packages import package
+from pytest_ane.mac.first_contact import package
 from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script
 from pytest_ane.make import Cache
 from pytest_ane.manifest.policy import PlacementPolicy

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from pytest_ane.manifest.chain import Embedding
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.rows import open_rows
+from pytest_ane.models.sources import open_rows
 from tests.models.sources.files import write_gguf
 
 TABLE = np.arange(192, dtype=np.float32).reshape(6, 32) / 8

@@ -10,8 +10,7 @@ from pytest_ane.gates.throughput.judge import Throughput, judge
 from pytest_ane.manifest.policy import ThroughputPolicy
 from pytest_ane.records.history import Course, Point
 from pytest_ane.report.charts.run import history, pictures_of, recommend, speculation, throughput
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Row, Run
 from pytest_ane.report.verdict import to_json
 from tests.gates.throughput.runs import speed
 from tests.report.charts.drawn import drawn

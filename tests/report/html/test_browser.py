@@ -13,9 +13,9 @@ import pytest
 
 from pytest_ane.gates.verdict import Figure, Verdict
 from pytest_ane.records.history import Earlier
-from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html._page import page
 from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.table import amount, limit_of
 from pytest_ane.tools.blame import CAUSE
 from tests.report.html.conftest import Report
 from tests.report.html.test_page import run_of

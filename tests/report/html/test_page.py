@@ -27,8 +27,7 @@ from pytest_ane.report.html.subjects import (
     strip,
     subjects,
 )
-from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, against, verdict_of
+from pytest_ane.report.run import Row, Run, against, verdict_of
 from pytest_ane.report.verdict import reasons, row, to_json
 from pytest_ane.report.writeups import Page
 from tests.hostile import HOSTILE

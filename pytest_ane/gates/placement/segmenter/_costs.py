@@ -167,8 +167,6 @@ def _only(rate: str) -> Class:
 
 
 def _moved(first: int) -> Class:
-    """The bytes of the first inputs, and of the result."""
-
     def terms(op: Op, model: CostModel, backend: Backend) -> Terms:
         return (Term("default", sum(t.bytes for t in (*op.inputs[:first], *op.outputs))),)
 

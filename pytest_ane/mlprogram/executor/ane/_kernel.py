@@ -25,8 +25,6 @@ _MORE = 1.000001
 
 
 def _half_of(context: Any, x: Any) -> Any:
-    """0.5 with the sign of `x`."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sign = builder.and_(builder.bitcast(arguments[0], _I32), ir.Constant(_I32, 1 << 31))
         return builder.bitcast(builder.or_(sign, ir.Constant(_I32, 0x3F000000)), _F32)
@@ -176,7 +174,6 @@ def _output(row: Any, x: Any, least: Any, start: Any) -> Any:
 
 @_quick
 def _lengths(row: Any) -> Any:
-    """Sum of |w| and of w^2."""
     total, square = 0.0, 0.0
     for k in range(len(row)):
         w = np.float64(number_of(row[k]))

@@ -44,7 +44,6 @@ _QDQ = ("dequantize", "quantize")
 
 
 def _plain(op: Operation, key: str, constants: Mapping[str, Any]) -> Factors:
-    """A constant operand as fp16 numbers."""
     source = constants[key]
     if key == "weight":
         width = math.prod(source.shape[1:])

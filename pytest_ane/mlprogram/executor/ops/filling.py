@@ -19,7 +19,6 @@ from pytest_ane.mlprogram.executor.ops.spatial import integers
 
 
 def _typed(value: Any) -> Any:
-    """A scalar as an array of MIL's types: Python's floats as float32, its integers as int32."""
     if type(value) is float:
         return np.asarray(value, np.float32)
     return np.asarray(value, np.int32) if type(value) is int else np.asarray(value)

@@ -214,7 +214,6 @@ def _function(name: str) -> Function:
 
 
 def _ordered(x: Any, direction: str) -> Any:
-    """Positions in the order of computation."""
     if direction not in ("forward", "reverse"):
         raise ValueError(f"unknown direction {direction!r}; there are: forward, reverse")
     return x[::-1] if direction == "reverse" else x

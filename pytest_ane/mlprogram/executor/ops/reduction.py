@@ -11,21 +11,16 @@ from pytest_ane.mlprogram.executor._registry import register
 from pytest_ane.mlprogram.executor.ops.spatial import integers
 
 
-def _axes(axes: Any) -> tuple[int, ...] | None:
-    return None if axes is None else tuple(integers(axes))
-
-
 def _register(name: str, function: Any) -> None:
     @register(f"reduce_{name}", moves=name in _CHOOSE)
     def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
-        return function(x, axis=_axes(axes), keepdims=keep_dims)
+        return function(x, axis=None if axes is None else tuple(integers(axes)), keepdims=keep_dims)
 
 
 _CHOOSE = frozenset(("max", "min"))
 
 
 def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
-    """The quotient that `np.mean` computes, without the calls around it."""
     total = np.add.reduce(x, axis=axis, keepdims=keepdims)
     return total / (x.size // max(total.size, 1))
 
@@ -83,13 +78,11 @@ def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False
 
 
 def _affine(y: Any, gamma: Any, beta: Any, shape: Sequence[int]) -> Any:
-    """`gamma y + beta`, where there are any, shaped to be broadcast."""
     y = y if gamma is None else y * np.reshape(gamma, shape)
     return y if beta is None else y + np.reshape(beta, shape)
 
 
 def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
-    """`(x - mean) / sqrt(variance + epsilon)` over axes."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + np.float32(epsilon))

@@ -14,7 +14,6 @@ from pytest_ane.mlprogram.executor._registry import register
 
 
 def _order(x: Any, axis: int, ascending: bool) -> Any:
-    """Indices that sort x; reversing the values instead of the result keeps the order of equals."""
     if not ascending:
         # For integers -x may overflow; ~x, which is -x - 1, never does.
         x = ~x if x.dtype.kind in "biu" else -x
