@@ -306,8 +306,7 @@ class Project:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
         if (plain := uncompressed_package(shard, artifact, program)) is None:
-            made = None if shard.ports else self.converted(shard)
-            plain = made if made and same_form(program, read_model(made)) else None
+            plain = self._same_form(shard, program)
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -337,6 +336,10 @@ class Project:
             return budget
         named = plain in (shard.uncompressed, reference)
         return replace(budget, plain=plain.name if named else "its family's own")
+
+    def _same_form(self, shard: Shard, program: Program) -> Path | None:
+        plain = None if shard.ports else self.converted(shard)
+        return plain if plain and same_form(program, read_model(plain)) else None
 
     def converted(self, shard: Shard) -> Path | None:
         """What its family makes of a shard that the user brought, uncompressed; else None.

@@ -149,13 +149,14 @@ def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
 
 def nearest(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
     """The pixel nearest to each place (half-way, the even one); otherwise as `bilinear`."""
-    rows, columns = (
-        np.nan_to_num(np.clip(np.rint(p), 0, size - 1)).astype(np.intp)
-        for p, size in ((h, x.shape[2]), (w, x.shape[3]))
-    )
+    rows, columns = (_index(np.rint(p), n) for p, n in ((h, x.shape[2]), (w, x.shape[3])))
     pixels = np.moveaxis(x[batch, :, rows, columns], -1, 1)
     inside = (rows == np.rint(h)) & (columns == np.rint(w))
     return np.where(inside[:, None], pixels, np.asarray(outside).astype(x.dtype))
+
+
+def _index(position: Any, size: int) -> Any:
+    return np.nan_to_num(np.clip(position, 0, size - 1)).astype(np.intp)
 
 
 @register("resample")
