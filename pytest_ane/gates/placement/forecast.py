@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from pytest_ane.gates.placement._expansions import Expansion, expansions
 from pytest_ane.gates.placement._graph import Graph, Read, Site, is_constant
-from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, find
+from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome, find
 from pytest_ane.gates.placement.rules._ops import LAYER, mil_ops
-from pytest_ane.gates.placement.rules._shapes import too_large
+from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted, flops
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value

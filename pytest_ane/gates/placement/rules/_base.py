@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 from pytest_ane.gates.placement._graph import Site
 from pytest_ane.mlprogram.records import MLModel
+
+DISPATCH = (
+    "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, notes/coreml_dispatch.md (M4: plan and "
+    "direct compile)"
+)
+"""Single operations on an M4 with macOS 27: Core ML's plan, and the ANE's own compiler."""
+AUTHORING = (
+    "apple/coreai-models@86b363d, model-authoring/references/neural_engine_rules.md (Apple's rules)"
+)
+GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
 
 Outcome = Literal["ineligible", "warned"]
 Grade = Literal["A", "B", "C"]
@@ -47,9 +57,6 @@ class Rule:
     whole: bool = False
 
 
-Why: TypeAlias = Callable[[Site], "str | None"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpRule(Rule):
     """A rule that speaks of one operation.
@@ -61,7 +68,7 @@ class OpRule(Rule):
     """
 
     ops: frozenset[str] = frozenset()
-    why: Why | None = None
+    why: Callable[[Site], str | None] | None = None
 
     def apply(self, site: Site) -> str | None:
         """Why the rule applies to this operation; `None` where it does not."""
@@ -78,11 +85,8 @@ class Subject(NamedTuple):
     why: str
 
 
-Subjects: TypeAlias = Callable[[MLModel], Iterator[Subject]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProgramRule(Rule):
     """A rule that keeps a whole program off the ANE: the inputs, states or functions it is of."""
 
-    why: Subjects
+    why: Callable[[MLModel], Iterator[Subject]]

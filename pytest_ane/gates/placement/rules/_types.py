@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import Why
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, kinds
 from pytest_ane.gates.placement.rules._ops import RECURRENT
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
@@ -173,20 +173,139 @@ def _odd_vector(site: Site) -> str | None:
     return next((says.format(op.name, size) for op, size in odd), None)
 
 
-WHY: dict[str, Why] = {
-    "R021": _wide,
-    "R022": _integers,
-    "R024": lambda site: (
-        "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
+TYPES = (
+    OpRule(
+        id="R021",
+        title="The ANE computes in fp16; ops on fp32 are never placed on it.",
+        matches="any op that reads or computes fp32 or fp64 at run time, but `cast`, which the ANE "
+        "takes, and what R001 names; the scale of an image input and the label of a classifier, "
+        "which the converter puts at the program's boundary, are not counted",
+        why=_wide,
+        consequence="runs on CPU or GPU; one fp32 literal can break a whole region",
+        scope="all; the same graph: fp16 140 of 140 ops on the ANE, fp32 138 of 138 on the GPU",
+        source="vx-lang/Vx #173, #435, #436, #437; coreai-model-zoo #36; the compiler's message "
+        f'"Invalid output tensor format: fp32"; {AUTHORING}',
+        fix="convert with compute_precision=FLOAT16 and trace modules in half precision; rescale "
+        "or fold a constant that fp16 cannot hold (a batch_norm into a factor and a summand)",
     ),
-    "R026": lambda site: (
-        "It reads or computes bf16."
-        if any(k.dtype is DType.BF16 for k in (*site.outputs(), *site.inputs()))
-        else None
+    OpRule(
+        id="R022",
+        title="int32 is no data type of the ANE.",
+        matches="any op that computes int32 or int64, or reads it as data, from run-time values; "
+        "gathers and ops that make indices have rules of their own",
+        why=_integers,
+        consequence="the op runs on the CPU; so does a cast from int32 behind it",
+        scope="all; a direct compile fails on M4 and M6",
+        source='the compiler\'s message "Unsupported tensor data type: int32"; '
+        f"Anemll/anemll-profile, README; FluidInference/mobius, coreml-cli; {DISPATCH}",
+        fix="compute positions and masks on the host and pass them as fp16, or cast at the input",
     ),
-    "R104": _int8_output,
-    "R064": _per_block,
-    "R069": _scaled_palette,
-    "R068": _along_two_axes,
-    "R070": _odd_vector,
-}
+    OpRule(
+        id="R024",
+        title="A tile of bools fails to compile for the ANE.",
+        matches="`tile` of a bool",
+        ops=kinds("tile"),
+        why=lambda site: (
+            "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
+        ),
+        outcome="warned",
+        grade="B",
+        consequence="ANE compile error",
+        scope="M3 Max",
+        source="roboflow/rf-detr PR #1495",
+        fix="cast to fp16 before the tile, or broadcast in the op that follows",
+    ),
+    OpRule(
+        id="R026",
+        title="bf16 is not supported on the ANE.",
+        matches="any op that reads or computes bf16 at run time",
+        why=lambda site: (
+            "It reads or computes bf16."
+            if any(k.dtype is DType.BF16 for k in (*site.outputs(), *site.inputs()))
+            else None
+        ),
+        outcome="warned",
+        grade="B",
+        consequence="runs on CPU or GPU",
+        scope="all",
+        source=GUIDE,
+        fix="convert with compute_precision=FLOAT16",
+    ),
+    OpRule(
+        id="R104",
+        title="The ANE gives no int8 output.",
+        matches="`cast` or `quantize` to int8 whose result is an output of the program",
+        ops=kinds("cast quantize"),
+        why=_int8_output,
+        consequence="runs on the CPU",
+        scope="M4; Core ML puts a cast to int32 before such an output",
+        source=DISPATCH,
+        fix="return fp16 and convert on the host",
+    ),
+)
+COMPRESSED = (
+    OpRule(
+        id="R064",
+        title="The ANE accepts scales per output channel or per tensor, not per block.",
+        matches="any op fed by `constexpr_blockwise_shift_scale` (or its sparse form) whose "
+        "`scale` has several elements along an axis other than the output channels",
+        why=_per_block,
+        consequence="every consumer runs on the CPU in small and medium graphs; wrong values "
+        "(cosine 0.367) where it was accepted",
+        scope="M series on macOS 15 to 27, iPhone on iOS 27; one 24-layer stateful int4 model is "
+        "reported on the ANE",
+        source="coremltools #2510; videlalvaro/ane-book@4ab89e2, research/INT4_SHARD_ANE_BUG.md; "
+        "coreai-models #205, #279; the compiler's message \"ANE only support "
+        'per-cout/per-tensor quantization"',
+        fix="use per-channel scales, or a palette with granularity per_grouped_channel",
+    ),
+    OpRule(
+        id="R069",
+        title="A palette with per-channel scales aborts when it is loaded.",
+        matches="any op fed by `constexpr_lut_to_dense` together with a "
+        "`constexpr_blockwise_shift_scale` whose `data` is float, in either order",
+        why=_scaled_palette,
+        whole=True,
+        consequence="the process aborts at load: \"'mps.dequantize' op operand #2 must be tensor "
+        'of quantized values"',
+        scope="macOS 26, M4",
+        source="coremltools PR #2688, #2716; john-rocky/CoreML-LLM (qwen3vl)",
+        fix="palettize with enable_per_channel_scale=False",
+    ),
+    OpRule(
+        id="R068",
+        title="Palettes for blocks of rows and columns are not accepted.",
+        matches="any op fed by `constexpr_lut_to_dense` with several palettes along two axes",
+        why=_along_two_axes,
+        outcome="warned",
+        grade="B",
+        consequence="loads, then fails with -14",
+        scope="Mac, iOS 18 and 26; one project, three variants",
+        source="john-rocky/CoreML-LLM@72178c6, docs/TERNARY_BONSAI.md",
+        fix="group along one axis (granularity per_grouped_channel)",
+    ),
+    OpRule(
+        id="R070",
+        title="Vector palettes have entries of 1, 2, 4 or 5 elements.",
+        matches="any op fed by `constexpr_lut_to_dense` whose entries have another size",
+        why=_odd_vector,
+        outcome="warned",
+        grade="C",
+        consequence="ANE compile error",
+        scope="one guide",
+        source=GUIDE,
+        fix="choose cluster_dim 1, 2 or 4",
+    ),
+    OpRule(
+        id="R071",
+        title="Quantized activations compile on Macs and fail on an iPhone.",
+        ops=kinds("quantize"),
+        outcome="warned",
+        grade="B",
+        consequence="ANE compile error on A19 Pro, while M4 takes the same model",
+        scope="A19 Pro on iOS 26; on M4 1,339 of 1,412 ops on the ANE",
+        source="john-rocky/CoreML-LLM@72178c6, docs/SESSION_2026_04_26_W4A8_HOLD.md; "
+        "onnxsim/onnxsim, scripts/apple/README.md",
+        fix="compress weights only, or ship a model for each device",
+    ),
+)
