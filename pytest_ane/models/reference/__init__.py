@@ -124,7 +124,6 @@ class TransformersModel:
 
     @cached_property
     def _entrance(self) -> Any:
-        """A model for its embedding, of which a text's rows alone are read."""
         return self._hollow()[0]
 
     def refusing(self, what: str) -> AbstractContextManager[None]:
