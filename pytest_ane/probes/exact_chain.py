@@ -250,11 +250,12 @@ def forced(
         pairs = list(zip(shard.own, shard.exact, strict=True))
         cosines = np.concatenate([_cosines(own, exact) for own, exact in pairs] or [np.empty(0)])
         if len(cosines):
-            wire, error = shard.step.wire, _error_of_contribution(shard)
-            own = np.concatenate([given for given, _ in pairs])
-            if not wire.is_head and np.isfinite(own).all() and own.any():
+            wire, own = shard.step.wire, np.concatenate(shard.own)
+            added = wire.mode == "add" or not (wire.is_head or wire.gives == "x")
+            if added and np.isfinite(own).all() and own.any():
                 # Where rounding decides who is chosen, a pack of experts may rightly give nothing.
                 cosines = np.nan_to_num(cosines)
+            error = _error_of_contribution(shard)
             shards.append(ShardAlone(wire.shard, wire.kind, error, float(cosines.min())))
         if shard.step.wire.is_head:
             for logits, own in zip(slices, shard.own, strict=True):

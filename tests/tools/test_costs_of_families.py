@@ -126,9 +126,8 @@ def test_attention_with_states_looks_at_all_of_them(
     looks = 2 * heads * head * tokens * (context - tokens)
     writes = 2 * kv_heads * head * tokens * context
     costs = packages(case, tokens)
-    # The notes' form of ZAYA is its own reference.
-    more = 0 if case.startswith("zaya") else looks + writes
-    assert costs.macs - of_reference(case, tokens) == more
+    if not case.startswith("zaya"):  # Its notes' form is its own reference.
+        assert costs.macs - of_reference(case, tokens) == looks + writes
     # Keys and values, in fp16; read once and written once, whole.
     tail = 2 * math.prod(zaya().config.state_shapes(0)["tail"]) if case.startswith("zaya") else 0
     assert costs.held == 2 * 2 * kv_heads * head * context + tail
@@ -141,22 +140,19 @@ def test_a_zaya1_layer_keeps_two_mebibytes_of_keys_and_values() -> None:
     assert 2 * math.prod(full.state_shapes(0)["kv_cache"]) == 2 * 2**20
 
 
-@pytest.mark.parametrize("case", ["gemma4 pack"])
-def test_a_pack_runs_experts_that_were_not_chosen(
-    packages: Callable[[str, int], Costs], case: str
-) -> None:
-    """All its experts run at every position; the reference runs those that count."""
+def test_a_pack_runs_experts_that_were_not_chosen(packages: Callable[[str, int], Costs]) -> None:
+    """All its experts run at every position; the reference runs those that count.
+
+    Of the last pack the reference runs the whole layer's feed-forward, so nothing can be told.
+    """
     tokens, experts, width, ffn = 4, 2, 8, 4
-    make, shard = CASES[case]
+    make, shard = CASES["gemma4 pack"]
     hidden = np.random.default_rng(0).standard_normal((tokens, make().layout(shard).width))
-    found = packages(case, tokens).macs - of_reference(case, tokens)
+    found = packages("gemma4 pack", tokens).macs - of_reference("gemma4 pack", tokens)
     assert found % (3 * width * ffn) == 0
+    (chosen,) = make().routed(shard)([hidden.astype(np.float32)])
     left_out = found // (3 * width * ffn)
-    routed = make().routed(shard)
-    if routed is not None:
-        (chosen,) = routed([hidden.astype(np.float32)])
-        assert left_out == tokens * experts - sum(map(len, chosen))
-    assert 0 < left_out <= tokens * experts
+    assert 0 < left_out == tokens * experts - sum(map(len, chosen))
 
 
 def test_a_mixture_runs_every_expert(packages: Callable[[str, int], Costs]) -> None:

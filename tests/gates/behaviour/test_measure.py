@@ -11,8 +11,10 @@ import pytest
 
 from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.manifest.chain import Mode
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.chain import NO_TOKEN, Chain
+from pytest_ane.models.chain import NO_TOKEN, Chain, ChainStep
+from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import GoldenPrompt, forced
 from pytest_ane.tools.drift import measure_drift
 from tests.gates.behaviour.toys import embed as embed_toy
@@ -92,15 +94,16 @@ def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
     assert math.isnan(prompt.positions[0].kl)
 
 
-def only(*live: int, gives: float = 1.0) -> Chain:
-    """A block that adds nothing but at some positions."""
+def only(*live: int, gives: float = 1.0, mode: Mode = "add") -> Chain:
+    """A shard that gives nothing but at some positions."""
 
     def pack(x: FloatArray) -> FloatArray:
         out = np.zeros_like(x)
         out[list(live)] = gives
         return out
 
-    return Chain(embed, (block("L00", pack), head("head.0", following)))
+    pack_of = ChainStep(Wire("L00", mode=mode), lambda: pack)
+    return Chain(embed, (pack_of, head("head.0", following)))
 
 
 def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
@@ -121,12 +124,14 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
 def test_nothing_at_one_position_is_no_dead_shard_and_nothing_at_all_is_one() -> None:
     """Rounding may choose another pack's expert at a position of a near tie.
 
-    A head's logits are never all zero (tests/plugin/test_families.py has one).
+    What gives the residual path itself, or logits, is never zero there
+    (tests/plugin/test_families.py has such a head).
     """
     ones = np.ones_like(embed(IDS))
     assert alone(only(1), ones) == (("L00", 0.0),)
-    ((_, value),) = alone(only(), ones)
-    assert math.isnan(value)
+    for dead in (only(), only(1, mode="set")):
+        ((_, value),) = alone(dead, ones)
+        assert math.isnan(value)
 
 
 def test_a_nan_in_greedy_text_ends_it() -> None:
