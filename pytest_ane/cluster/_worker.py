@@ -60,7 +60,6 @@ class Offer:
 
     @cached_property
     def memory(self) -> int:
-        """Bytes that each process may take: an equal share of the machine's."""
         return available_memory() // max(1, self.builds + (self.mac is not None))
 
     def __str__(self) -> str:
@@ -78,10 +77,7 @@ def machine_with_ane() -> Machine | None:
 
 
 def serve(offer: Offer, joined: Callable[[], None]) -> None:
-    """Take part until the person ends it; `ClusterError` where the scheduler is not there, or gone.
-
-    `joined` is called when all processes are connected.
-    """
+    """Take part until the person ends it, or `ClusterError`; `joined` is called once connected."""
     logging.getLogger("distributed").setLevel(logging.WARNING)
     with dask.config.set(_SETTINGS):
         asyncio.run(_serve(offer, joined))

@@ -212,10 +212,7 @@ class Assignment:
         return self._captures[model]
 
     def _mend(self, model: str) -> None:
-        """Record hidden states again that were lost, or that filled a disk.
-
-        A model with which workers were lost again and again is given up.
-        """
+        """Record lost hidden states again; give up models that lose worker after worker."""
         if (capture := self._captures.get(model)) is None:
             return
         status = capture.future.status

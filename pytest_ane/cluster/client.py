@@ -45,18 +45,13 @@ class _Question(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """A task at a worker, that rests on shards which this one or others have."""
-
     worker: Worker
     works: Mapping[str, Work]
     future: TaskFuture
 
 
 class RemoteArtifact(Artifact):
-    """A package at a worker; it is fetched into this machine's cache when more is asked of it.
-
-    No facts are known of one that was lost with its workers.
-    """
+    """A package at a worker, fetched when more is asked of it; without facts where it was lost."""
 
     def __init__(self, facts: Facts | None, fetch: Callable[[], Artifact]) -> None:
         vars(self).update(
@@ -121,10 +116,7 @@ class Cluster:
         self._refresh(now=True)
 
     def artifact(self, shard: Shard) -> RemoteArtifact:
-        """A shard's package, which a worker has built or looked up.
-
-        One that was lost with its workers has no digest; gates are told when they ask of it.
-        """
+        """A shard's package at a worker; of one that was lost with its workers no digest."""
         self._assigned.release(shard)  # Whoever asks has asked its canaries.
         facts = None
         with suppress(UnprovenError):
@@ -146,10 +138,7 @@ class Cluster:
         return self._checked(answer)
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
-        """A gate's measurement of a shard or model by Core ML, on a worker with a Neural Engine.
-
-        The system is one of the policy's; empty where any will do.
-        """
+        """A gate's measurement on a worker's Neural Engine, of a policy's system or of any."""
         return self._on_one(_Question(GateTest(gate, subject), system))
 
     def beside(self, gate: str, subject: str, recorded: Any) -> Any:
@@ -217,10 +206,7 @@ class Cluster:
             )
 
     def _work_of(self, shard: Shard) -> Work:
-        """A shard's work, as soon as a worker has room for it.
-
-        One that can build it is waited for once in a run.
-        """
+        """A shard's work once a worker has room; a worker that can build it is waited for once."""
         name, end = shard.qualified, self._end_of_wait("build")
         while (work := self._assigned.give(shard)) is None:
             if any(self._workers.can_build(worker, shard) for worker in self._workers):

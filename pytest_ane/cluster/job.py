@@ -92,10 +92,7 @@ LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "transforme
 
 
 class Inputs(NamedTuple):
-    """What a machine's checkout gives a run: digests by model, and by shard of its own files.
-
-    Where there is none, `lacking` says why.
-    """
+    """A checkout's digests by model, and by shard of its own files; else why it lacks them."""
 
     digests: dict[str, str]
     lacking: dict[str, str]

@@ -39,10 +39,7 @@ PLUGIN = "pytest-ane"
 
 @dataclass(frozen=True)
 class WorkerSetup(WorkerPlugin):
-    """What a process of `pytest-ane worker` knows of its machine, as of `_worker.Offer`.
-
-    It has a machine where that Mac's Neural Engine is what the process is for.
-    """
+    """What a worker's process knows; it has a `machine` where its task is that Mac's ANE."""
 
     label: str
     folder: Path
@@ -89,10 +86,7 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a verdict needs of a package that lies at the worker with this label.
-
-    Size and files are as of `Artifact`; notes are what backend and cache had to tell.
-    """
+    """What a verdict needs of a package at a worker, as of `Artifact`; and notes."""
 
     size: int
     files: Mapping[str, str]
@@ -213,10 +207,7 @@ def build(token: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
 
 
 def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parcel) -> Measured:
-    """What verdicts need of a shard: facts of its package, and measurements for its tests.
-
-    They are one task, so that the package is read once.
-    """
+    """Facts of a shard's package and measurements for its tests, in one task: it is read once."""
     with _opened(token, [parcel]) as run:
         shard = _shard(run.project, name)
         artifact = run.project.artifact(shard)

@@ -82,10 +82,7 @@ class Workers:
         loop.asyncio_loop.set_exception_handler(_but_for_abandoned)
 
     def join(self, job: Job, inputs: Inputs) -> None:
-        """Let all workers that are there take part; those that are busy take part later.
-
-        The inputs are what this machine's checkout gives; `ClusterError` where none can take part.
-        """
+        """Let all workers take part that have what this checkout gives; `ClusterError` for none."""
         self._job, self._inputs = job.packed(), inputs
         end = time.monotonic() + self.timeout
         to_answer = max(end, time.monotonic() + SMALL)
@@ -252,10 +249,7 @@ def check_scheduler(url: str) -> None:
 
 
 def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what no task of a loop takes, but not that a result is lost that nobody waits for.
-
-    Dask waits for it in a task of its own, which it leaves behind when that wait ends.
-    """
+    """Log what no task takes, but not a lost result that nobody waits for any more."""
     if not isinstance(context.get("exception"), AllExit):
         loop.default_exception_handler(context)
 

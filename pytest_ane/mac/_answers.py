@@ -41,10 +41,7 @@ _LISTS_DEVICES = 14
 
 
 class Identity(NamedTuple):
-    """SHA-256 of the names of what a model computes, and of its weights.
-
-    They are the same for a package and for what was compiled of it.
-    """
+    """SHA-256 of names of computing operations, and of weights: as of what is compiled."""
 
     operations: str
     weights: str
@@ -66,11 +63,7 @@ def read_identity(path: str) -> Identity | None:
 
 
 def _key(path: str) -> Callable[..., str | None]:
-    """What gives the digest of a prediction of a model.
-
-    It takes function and compute units, the inputs and the digest of what the state went through;
-    it gives None for a model that is not known, and for inputs that are no arrays.
-    """
+    """A digest of predictions by function, units, inputs and state; None of what is not known."""
     model = read_identity(path) if path else None
 
     def key(function: str, units: str, data: Arrays, state: str | None) -> str | None:
@@ -179,7 +172,6 @@ class Log:
         self._counts: Counter[str] = Counter()
 
     def answer(self, question: Question, ask: Callable[[], Any]) -> Any:
-        """Core ML's answer; an error is kept and raised again."""
         at, path = question.at, question.path
         after = self._counts[at]
         self._counts[at] += 1
@@ -212,10 +204,7 @@ class Log:
 
 
 class Replay:
-    """Answers as a script and a recording say, the recording first; the executor computes the rest.
-
-    The folder has counts of questions and planned paths, which child processes share.
-    """
+    """Answers of the recording, the script, else the executor; children share the folder."""
 
     def __init__(self, script: Script, folder: Path, recording: Recording | None) -> None:
         self._script, self._recording = script, recording
@@ -227,11 +216,7 @@ class Replay:
         return _key(path) if self._recording else None
 
     def answer(self, question: Question, ask: Callable[[], Any]) -> Any:
-        """The Mac's answer.
-
-        `RuntimeError` where a failure is due, `RecordingError` where a plan or prediction is not
-        recorded and may not be made up.
-        """
+        """The Mac's answer; `RuntimeError` of a due failure, `RecordingError` of none recorded."""
         path = question.path
         if question.at == "plan" and Path(path).suffix != ".mlmodelc":
             raise RuntimeError(

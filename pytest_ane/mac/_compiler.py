@@ -104,7 +104,6 @@ def _renamed(
 
 
 def main(tools: str, package: str, folder: str) -> str | None:
-    """Compile into a folder, as Core ML's compiler does; what went wrong, or None."""
     script = Script.load(tools)
     target = Path(folder) / f"{Path(package).stem}.mlmodelc"
     try:
@@ -116,8 +115,6 @@ def main(tools: str, package: str, folder: str) -> str | None:
 
 
 class Failures:
-    """The failures of a script, each with the count of questions it matched."""
-
     def __init__(self, script: Script, folder: Path) -> None:
         self._build = script.machine.build
         self._failures = script.failures

@@ -163,7 +163,6 @@ class _MLModelProxy:
 
     @staticmethod
     def compileModel(path: str) -> str:
-        """A compiled model in a new folder, which the caller moves or deletes."""
         with new_compiled() as target:
             return str(_MLModelProxy._compile(Path(path), target))
 
@@ -244,10 +243,7 @@ class _MLModelAssetProxy:
 
 @contextmanager
 def new_compiled() -> Iterator[Path]:
-    """Where a compiled model is made, gone if that fails.
-
-    The caller moves it, so it has no folder of its own around it, which would stay.
-    """
+    """Where a compiled model is made, gone if that fails; alone, for the caller moves it away."""
     target = Path(gettempdir(), f"pytest-ane-{uuid4().hex}.mlmodelc")
     try:
         yield target
@@ -376,8 +372,6 @@ class Question:
 
 
 class Answerer(Protocol):
-    """Answers questions, itself or by asking the module behind it."""
-
     def answer(self, question: Question, ask: Callable[[], Any]) -> Any: ...
 
     def key(self, path: str) -> Callable[..., str | None] | None:
@@ -385,10 +379,7 @@ class Answerer(Protocol):
 
 
 class TrackedState:
-    """A state's native side, and the digest of all predictions and writes it went through.
-
-    It was `played` where a recorded prediction went through it, of which `inner` knows nothing.
-    """
+    """A native state and the digest of its history; `played` where `inner` missed a prediction."""
 
     def __init__(self, inner: Any, path: str, answerer: Answerer) -> None:
         self.inner, self._path, self._answerer = inner, path, answerer
@@ -414,10 +405,7 @@ def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]
 
 
 def stand_in(native: ModuleType, answerer: Answerer, installer: tuple[str, ...] | None) -> Any:
-    """A module that answers as the answerer says, with another module behind it.
-
-    The installer says how a child process of the backend installs the same; None for not at all.
-    """
+    """A module that answers as the answerer says; `installer` installs it in a child, if at all."""
     module = ModuleType(native.__name__, native.__doc__)
     vars(module).update({k: v for k, v in vars(native).items() if not k.startswith("__")})
     vars(module).update(_MLModelProxy=_proxy(native._MLModelProxy, answerer), INSTALLER=installer)

@@ -45,8 +45,6 @@ class _MLComputePlanProxy:
 
 @dataclass(frozen=True)
 class Usage:
-    """Where an operation runs, where it could, and its estimated cost."""
-
     preferred: Device
     supported: tuple[Device, ...]
     cost: float | None = None
@@ -96,10 +94,7 @@ def devices(cores: int = 0) -> dict[Device, Any]:
 
 
 def structure(program: Program) -> Any:
-    """A program's structure in coremltools' records.
-
-    `__proxy__` of an operation's record is our own record of it.
-    """
+    """A program in coremltools' records; `__proxy__` of an operation's is our own record of it."""
     from coremltools.models import compute_plan as ct
 
     def named(values: Sequence[Named]) -> list[Any]:

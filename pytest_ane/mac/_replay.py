@@ -102,7 +102,6 @@ esac
 
 
 def write_tools(script: Script, folder: Path) -> None:
-    """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
     mac = script.machine
     facts = {

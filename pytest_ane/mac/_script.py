@@ -31,10 +31,7 @@ _CODE_14 = (
 
 @dataclass(frozen=True)
 class Mac:
-    """The Mac, as `sysctl`, `sw_vers` and `xcrun coremlcompiler version` describe it.
-
-    It has no Neural Engine with 0 cores, and no Xcode with an empty compiler.
-    """
+    """The Mac as its tools tell; no Neural Engine with 0 cores, no Xcode without compiler."""
 
     __pydantic_config__ = _STRICT
     chip: str = "Apple M4 Max"

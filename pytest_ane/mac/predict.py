@@ -114,10 +114,7 @@ _ABSENT: Any = object()
 
 @contextmanager
 def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None]:
-    """Let coremltools' classes talk to `native`, and afterwards to what it was before.
-
-    They are told that they run on this version of macOS; with None that stays as it is.
-    """
+    """Let coremltools' classes talk to `native` meanwhile, told this macOS version unless None."""
     undo = _put(native, macos)
     try:
         yield
@@ -177,10 +174,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file.
-
-    In workers too, which load no initial conftests.
-    """
+    """Install with the arithmetic of `--ane-arithmetic` or its ini twin; in workers too."""
     word = getattr(config.known_args_namespace, "ane_arithmetic", None)
     with suppress(ValueError):  # Without the plugin that the option is of.
         word = word or str(config.getini("ane_arithmetic") or "")

@@ -159,10 +159,7 @@ class SlowRunner:
 
 @contextmanager
 def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
-    """While it is entered, shards predict slower, on either backend.
-
-    Seconds are by a pattern of shard ids (`L01`, `head.*`), or of an own package's name.
-    """
+    """Slow shards down meanwhile, by seconds for patterns of ids and packages' names."""
     # Not on top: their import fixes numpy's threads, and takes a second.
     from pytest_ane.backends import CoreMLBackend, CpuBackend
 

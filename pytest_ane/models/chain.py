@@ -202,10 +202,7 @@ class Decoder:
         self._chain, self._runs = chain, chain.opened()
 
     def logits(self, count: int = 1, watch: Watch | None = None) -> FloatArray:
-        """Logits `[count, V]` of the last positions.
-
-        A chain with states runs the new positions only, any other the whole text again.
-        """
+        """Logits `[count, V]` of the last positions; without states the whole text runs again."""
         if self._chain.embeds:
             raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
         if not self._chain.goes_on:
@@ -356,10 +353,7 @@ def next_token(logits: FloatArray, position: int) -> int:
 
 
 def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:
-    """`ExecutionError` where a prompt and `count` tokens after it do not fit so many positions.
-
-    The last token takes none.
-    """
+    """`ExecutionError` where a prompt and `count` tokens, the last of them free, do not fit."""
     if not ids:
         raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
     if count < 1:

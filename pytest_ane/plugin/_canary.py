@@ -37,10 +37,7 @@ def watch(config: pytest.Config, space: Workspace) -> None:
 
 
 class Canaries:
-    """What is known of the canaries of a run.
-
-    A complaint is the end of the sentence `canary L01 ...`; it is empty where the gate passed.
-    """
+    """What is known of canaries; a complaint ends `canary L01 ...`, and is empty once passed."""
 
     def __init__(self, space: Workspace) -> None:
         self._space = space

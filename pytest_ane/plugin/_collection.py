@@ -27,10 +27,7 @@ _NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
 
 
 class Suite(pytest.Collector):
-    """The shipped gates, as a branch of its own beside what the arguments name.
-
-    pytest drops arguments below another, and does not descend into environments.
-    """
+    """The shipped gates, beside what the arguments name: pytest drops arguments below another."""
 
     def collect(self) -> Iterator[pytest.Collector]:
         """One file per gate; ids begin with `gates/`, wherever the package is installed."""

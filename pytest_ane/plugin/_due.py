@@ -198,10 +198,7 @@ def _nodeid(test: GateTest) -> str:
 
 
 def _must_match(expression: str, knows: Callable[[str], bool]) -> bool:
-    """Whether `-k` or `-m` holds whatever is true of its words that nobody knows here.
-
-    Words of the user's own, such as a mark `slow`, may leave any test out.
-    """
+    """Whether `-k` or `-m` holds whatever is true of unknown words, such as one's own marks."""
     words = set(re.findall(r"[^\s()]+", expression)) - {"and", "or", "not"}
     unknown = [word for word in sorted(words) if not knows(word)]
     if len(unknown) > _MOST_WORDS:

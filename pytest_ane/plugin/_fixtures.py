@@ -50,9 +50,7 @@ def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel | Pipeline:
 def ane_backend(request: pytest.FixtureRequest) -> Backend:
     """What runs artifacts on this machine: of a package of several functions, the shard's."""
     space = _workspace(request)
-    shard = getattr(request.node, "callspec", None) and request.node.callspec.params.get(
-        "ane_shard"
-    )
+    shard = getattr(getattr(request.node, "callspec", None), "params", {}).get("ane_shard")
     return space.open_shard(shard).backend if shard else space.backend
 
 

@@ -30,7 +30,7 @@ from pytest_ane.plugin import (
 )
 from pytest_ane.plugin._items import asked_of, gate_of, is_gate, part_of, subject_of, test_of
 from pytest_ane.plugin._options import usage_errors
-from pytest_ane.plugin._progress import Watcher
+from pytest_ane.plugin._process import Watcher
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.recording import LINE, MeasurementSource
 from pytest_ane.project.suite import files
@@ -107,7 +107,6 @@ def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, obje
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Likewise for errors raised by the gate itself."""
     __tracebackhide__ = True
     return (yield from _sentence(pyfuncitem))
 
@@ -136,7 +135,6 @@ def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, o
 
 @contextmanager
 def _running(session: pytest.Session) -> Iterator[None]:
-    """Keep the folder that workers share, and show where they are."""
     config = session.config
     space = _workspace.of(config)
     # Models that are refused keep nobody from judging the others; the run stays red.
@@ -200,7 +198,6 @@ def _is_asked(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 @contextmanager
 def _spread(session: pytest.Session, space: Workspace) -> Iterator[None]:
-    """Let a cluster's workers build and measure, if the run is spread over one."""
     if not space.cluster_url:
         yield
         return
@@ -222,7 +219,6 @@ def _opens(space: Workspace) -> bool:
 
 
 def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Cluster:
-    """Connect, and let workers begin with what the items will ask."""
     try:
         from pytest_ane.cluster.client import Cluster
         from pytest_ane.cluster.job import inputs

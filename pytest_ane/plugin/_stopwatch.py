@@ -46,14 +46,11 @@ _NO_PROMPT = (1, 2, 3, 4)
 
 @dataclass
 class Stopwatch:
-    """One test's `benchmark` fixture, in a run's workspace."""
-
     benchmark: Any
     node: pytest.Item
     space: Workspace
 
     def load(self, shard: Shard, artifact: Artifact) -> Speed:
-        """Time loading a shard and its first prediction, of one position."""
         backend = self.space.backend
         if (model := self._opened(shard)) is not None:
             inputs: Any = hidden_inputs(model.layout(shard), 1).inputs
@@ -70,7 +67,6 @@ class Stopwatch:
         return self._of_shard("load", shard, artifact, load)
 
     def call(self, shard: Shard, artifact: Artifact, tokens: Tokens = 1) -> Speed:
-        """Time predicting `tokens` positions at the start of a sequence."""
         runner = self.space.backend.load(artifact.path, shard.function)
         call = self._inputs(shard, artifact, runner, tokens)
         state = runner.make_state()
@@ -81,7 +77,6 @@ class Stopwatch:
     def decode(
         self, stack: Stack, prompt: str | Sequence[int] | None = None, count: int = ROUNDS["decode"]
     ) -> Speed:
-        """Time greedy decoding through all shards, a token a round, after a prompt."""
         ids, chain = self._prompt(stack.model, prompt), stack.chain
         if chain.embeds:
             pytest.skip(f"{stack.model} is an encoder, which continues no text")
@@ -218,8 +213,6 @@ class Stopwatch:
 
 
 class BenchReport:
-    """The end of a run: our table, and pytest-benchmark's regressions as an exit code."""
-
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._regressed = False
@@ -265,10 +258,7 @@ class BenchReport:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_benchmark_compare_machine_info(self) -> Generator[None, object, object]:
-        """Let another machine's run lie outside the working folder.
-
-        pytest-benchmark cannot name it then (`FileStorage.location` of 5.3).
-        """
+        """Let a run lie elsewhere, which `FileStorage.location` (5.3) cannot name."""
         with suppress(ValueError):
             return (yield)
         return None

@@ -66,7 +66,6 @@ def header_line(config: pytest.Config) -> str:
 
 
 def _placement(space: Workspace) -> str:
-    """What says where operations run, where no device is asked."""
     required = [shard.policy.requires_evidence("placement") for shard in space.shards]
     store = space.evidence
     if required and all(required):
@@ -77,7 +76,6 @@ def _placement(space: Workspace) -> str:
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
-    """Write the table; without verdicts, what was left out."""
     reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
     rows = [row for row in map(row_of, reports) if row]
     sentence = config.stash[due.KEY].sentence() if due.KEY in config.stash else ""
@@ -114,7 +112,6 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
 
 
 def row_of(report: Any) -> Row | None:
-    """The verdict, or the error before it, that a test report carries, if any."""
     if not isinstance(report, pytest.TestReport):
         return None
     if report.when != "call" and not (report.when == "setup" and report.failed):

@@ -21,8 +21,7 @@ from pytest_ane.mlprogram.errors import BackendError, ManifestError
 from pytest_ane.mlprogram.executor.budget import process_budget
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.plugin import _options
-from pytest_ane.plugin._process import CLEAN, is_worker, run_id
-from pytest_ane.plugin._progress import progress_of
+from pytest_ane.plugin._process import CLEAN, is_worker, progress_of, run_id
 from pytest_ane.project.choose import Threshold, check_behaviour, overridden, read_threshold
 from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.progress import RunFolder
@@ -38,7 +37,6 @@ KEY = pytest.StashKey["Workspace"]()
 
 
 def of(config: pytest.Config) -> Workspace:
-    """The run's workspace, made by `pytest_configure`."""
     return config.stash[KEY]
 
 
@@ -69,21 +67,17 @@ class Workspace(Project):
 
     @cached_property
     def run(self) -> RunFolder:
-        """What all processes of the run share."""
         return RunFolder(self.cache, self.run_id)
 
     @cached_property
     def commit(self) -> str:
-        """The commit of the manifest's checkout; empty outside of git."""
         return checkout(self.manifest.path.absolute().parent)[0]
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What another run must share for its speed to be compared."""
         return identity(self.backend)
 
     def allows_unproven(self, subject: str) -> bool:
-        """Whether an unproven verdict on a shard or model lets its test pass."""
         return (self.unproven or self.policy_of(subject).unproven) == "allow"
 
     def unused_evidence(self) -> list[str]:
@@ -94,7 +88,6 @@ class Workspace(Project):
         return [path.relative_to(folder).as_posix() for path in self.evidence.unused(self.manifest)]
 
     def digest_of(self, subject: str) -> str:
-        """Digest of a shard's artifact, if it was opened; empty for models."""
         artifact = self._artifacts.get(subject)
         return artifact.digest if artifact else ""
 
@@ -106,16 +99,11 @@ class Workspace(Project):
         return files_of(opened) if len(opened) == len(artifacts) else {}
 
     def files_of(self, shard: Shard) -> dict[str, str]:
-        """Digests of the files of a shard's package, as evidence has them."""
         return files_of({shard.id: self.artifact(shard)})
 
 
 def open_workspace(config: pytest.Config) -> Workspace:
-    """Read manifest and selection, and see that the backend can be used.
-
-    `AneError` where a file, a folder or the backend is not as it should be; `UsageError` where an
-    option is wrong.
-    """
+    """Read manifest and selection; `AneError` or `UsageError` where something is wrong."""
     manifest, shards, selection = _selected(config)
     cluster = _options.url(config, "ane_cluster")
     cluster = manifest.cluster if cluster is None else cluster
@@ -176,7 +164,6 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
 
 def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
-    """The manifest, the shards selected of it, and the selection as it was written."""
     packages, selection = _options.packages(config), config.getoption("ane_shards")
     if packages and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")

@@ -22,7 +22,6 @@ from pytest_ane.backends.coreml import without_ane
 from pytest_ane.gates.base import ShardContext, Subject
 from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding, Verdict
-from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
@@ -61,10 +60,7 @@ def note(
     recorded: Record | None,
     machine: Mapping[str, str],
 ) -> None:
-    """Keep a test's record, where the run has a file for it; limits of figures are left out.
-
-    `machine` is the provenance of the backend that measured, if nothing was recorded.
-    """
+    """Keep a test's record where the run has a file for it; limits of figures are left out."""
     if not space.keeps_records or not isinstance(item, pytest.Function):
         return
     gate, name = gate_of(item), subject_of(item)
@@ -209,16 +205,8 @@ class MeasurementSource:
 
     def lacking(self, gate: str) -> list[str]:
         """The policy's systems of which no recorded evidence of a gate counts."""
-        return [
-            system for system in systems_of(gate, self._asked_of)
-            if not self._counts(gate, system)
-        ]  # fmt: skip
-
-    def _counts(self, gate: str, system: str) -> bool:
-        try:
-            return bool(self._verified(gate, system, signed=False))
-        except UnprovenError:
-            return False
+        found = answers(gate, self._asked_of, partial(self._verified, gate, signed=False))
+        return [answer.system for answer in found if answer.error is not None]
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
@@ -378,13 +366,16 @@ class MeasurementSource:
         if not signed:
             # Signatures are made of what was recorded.
             policy = policy.model_copy(update={"signers": ()})
+        artifact = None
+        if self.files is None and isinstance(self.subject, Shard):
+            artifact = self.space.artifact(self.subject)
         file = EvidenceFile.at(self.space.evidence, gate, self._asked_of, system)
         return file.verified(
             policy=policy,
             now=datetime.now(timezone.utc),
             files=self._files,
             asked=self._asked(gate),
-            artifact=self._artifact,
+            artifact=artifact,
         )
 
     def _asked(self, gate: str) -> dict[str, Any]:
@@ -394,13 +385,6 @@ class MeasurementSource:
     @property
     def _asked_of(self) -> Subject:
         return self.subject if isinstance(self.subject, Shard) else self.subject.subject
-
-    @property
-    def _artifact(self) -> Artifact | None:
-        subject = self.subject
-        if self.files is not None or not isinstance(subject, Shard):
-            return None
-        return self.space.artifact(subject)
 
     @cached_property
     def _files(self) -> dict[str, str]:
@@ -425,9 +409,6 @@ class MeasurementSource:
 
     def _note(self, what: str, gate: str, lines: Sequence[str] = (), system: str = "") -> None:
         if self.item is not None:
-            note = "\n".join([what, self._file(gate, system), *lines])
-            self.item.user_properties.append((NOTED, note))
-
-    def _file(self, gate: str, system: str) -> str:
-        store = self.space.evidence
-        return store.path(gate, self._name, system).relative_to(store.folder).as_posix()
+            store = self.space.evidence
+            file = store.path(gate, self._name, system).relative_to(store.folder).as_posix()
+            self.item.user_properties.append((NOTED, "\n".join([what, file, *lines])))

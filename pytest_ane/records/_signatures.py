@@ -42,10 +42,7 @@ def signature(path: Path, suffix: str) -> Path:
 
 
 def signed_payloads(record: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
-    """What signers (PEM files) signed, from the envelopes beside an evidence file; at least one.
-
-    `UnprovenError` where there is no whole envelope of theirs; `ManifestError` as of `read_key`.
-    """
+    """What signers (PEM files) signed beside a file; `UnprovenError` for nothing of theirs."""
     _require_library(record)
     keys = [read_key(signer) for signer in signers]
     files = [signature(record, ending) for ending in SIGNATURES]
@@ -110,10 +107,7 @@ class Envelope(NamedTuple):
 
 
 def read_envelope(file: Path) -> Envelope:
-    """An envelope from `*.dsse.json`, or from the sigstore bundle `*.sigstore.json`.
-
-    `UnprovenError` where it is damaged, too large, or signs something else than a statement.
-    """
+    """An envelope, alone or in a sigstore bundle; `UnprovenError` where it is damaged."""
     try:
         return _envelope(parse(read_file(file) or b""))
     except EvidenceError as error:

@@ -94,10 +94,7 @@ class Base:
 
 @contextmanager
 def base_of(where: str, head: Path) -> Iterator[Base]:
-    """The base of a pull request's manifest, its head.
-
-    It is a folder with a checkout of the base branch, or what git calls the commit.
-    """
+    """The base of a pull request's manifest: a folder with its checkout, or git's name for it."""
     head = head.absolute()
     if (folder := Path(where)).is_dir():
         root = _root(head)

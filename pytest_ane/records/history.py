@@ -58,10 +58,7 @@ class Point(NamedTuple):
 
 
 def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earlier | None:
-    """The run before another one; what it did not measure is of the runs before that.
-
-    The run that has no line yet is the newest. Places are what it measured, and where.
-    """
+    """The newest run before one, or before this; what it lacks is of the runs before that."""
     at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
     figures: dict[Asked, dict[str, float]] = {}
     last: Run | None = None
@@ -106,10 +103,7 @@ def courses(memory: Memory) -> list[Course]:
 
 @dataclass(frozen=True)
 class Red:
-    """Runs, one after another, in which a figure is beyond today's limit.
-
-    `first` and `last` are indices into the series; `until` is None where all later ones are red.
-    """
+    """Runs in a row beyond today's limit; `until` is None where all later ones are red."""
 
     series: Series
     bound: Bound

@@ -76,10 +76,7 @@ class Run:
 
 
 class Place(NamedTuple):
-    """Where figures come from, as far as those of another place say nothing about them.
-
-    The backend is empty where nothing was run, or nobody knows; the machine but of benchmarks.
-    """
+    """Where figures come from: a backend if anything ran, a machine of benchmarks alone."""
 
     backend: str
     machine: str
@@ -354,11 +351,7 @@ class Commits:
 
 
 def ordered(runs: Sequence[Run], commits: Commits) -> tuple[Run, ...]:
-    """Runs, given by time, in order.
-
-    A run of a commit that git does not know stands after those known ones that are older, and
-    before the first one that is younger.
-    """
+    """Runs, given by time, in git's order; one that git does not know after those older."""
     places = commits.places
     known = sorted((r for r in runs if r.commit in places), key=lambda r: places[r.commit])
     latest = [*accumulate((run.started for run in known), max)]

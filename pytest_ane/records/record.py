@@ -229,10 +229,7 @@ def machine(record: Record) -> str:
 
 
 def changes(old: Record, new: Record) -> Iterator[str]:
-    """One line for everything that differs, such as `cosine.min 0.981204 -> 0.980917`.
-
-    Times of recording are left out: they always differ.
-    """
+    """A line for all that differs but times, such as `cosine.min 0.981204 -> 0.980917`."""
     if old.subject != new.subject or old.gate != new.gate:
         yield f"{old.subject} {old.gate} -> {new.subject} {new.gate}"
     names = old.files.keys() | new.files.keys()
@@ -346,10 +343,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _check(top: Any) -> None:
-    """Depth, texts and whole numbers of everything in a value; not recursive.
-
-    Floats, of which most of a file consists, need no look.
-    """
+    """Depth, texts and whole numbers in a value; floats, most of a file, need no look."""
     waiting: list[tuple[str, Any, int]] = [("", top, 0)]
     while waiting:
         key, one, depth = waiting.pop()

@@ -98,10 +98,7 @@ class RunFile:
 
 
 class Writer:
-    """Writes the file of a run while it goes on, in place of another's; or into a history's folder.
-
-    `EvidenceError` where a file lies that is no run, or cannot be written.
-    """
+    """Writes a run's file as it goes on, or into a history; `EvidenceError` where it cannot."""
 
     def __init__(self, path: Path, facts: Facts) -> None:
         self.brief = path.suffix.lower() != SUFFIX

@@ -43,10 +43,7 @@ _DECIBELS = "snr"
 
 @dataclass(frozen=True)
 class Step:
-    """A change of a figure that noise does not explain: `at` is the first run after it.
-
-    Before and after are medians between the steps.
-    """
+    """A change beyond noise: `at` is the first run after it, before and after are medians."""
 
     series: Series
     at: int
@@ -173,10 +170,7 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class Turn:
-    """Steps of one subject in one run, the largest first, and the last run before it.
-
-    `changed` is what else is different from then on: `package`, `versions`.
-    """
+    """Steps of one subject in one run, the largest first; `changed` is what else differs."""
 
     subject: str
     run: Run

@@ -64,10 +64,7 @@ class Store:
         return read_file(self.path(gate, subject, system))
 
     def write(self, record: Record, system: str = "") -> Path:
-        """Store a record in place of an older one; its signature, which no longer fits, goes.
-
-        `EvidenceError` where another file lies in the place, or none can be written.
-        """
+        """Store a record, without the old signature; `EvidenceError` of a foreign file."""
         path = self.path(record.gate, record.subject, system)
         if (there := read_file(path)) is not None and _is_foreign(there):
             raise EvidenceError(f"{path} is no evidence and is not replaced; move it away.")
@@ -111,10 +108,7 @@ class Store:
         }
 
     def unused(self, manifest: Manifest) -> list[Path]:
-        """Evidence that no shard uses, with its signatures, and signatures of nothing.
-
-        Whatever else lies in the folder, such as a `package.json`, is not evidence.
-        """
+        """Evidence and signatures that no shard uses; other files in the folder are neither."""
         known, files = self.used(manifest), self.files()
         kept = {signature(path, end) for path in files if path in known for end in SIGNATURES}
         every = sorted(self.folder.glob("*/*.json"))
@@ -124,10 +118,7 @@ class Store:
 
 
 def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
-    """The systems of which a gate needs evidence each; one without a name where any will do.
-
-    What does not depend on the device is the same on every system.
-    """
+    """The systems that each need evidence; the empty one where any will do."""
     systems = subject.policy.evidence.systems if GATES[gate].by_device else None
     return systems or ("",)
 
@@ -159,10 +150,7 @@ def without_system(path: Path) -> Path:
 
 
 def push(shared: SharedStore, folder: Store, record: Record, system: str = "") -> None:
-    """Share evidence that was written to a folder, in place of an older answer to its question.
-
-    One that another machine recorded later stays, which is said.
-    """
+    """Share evidence in place of an older answer; a later one stays, which is said."""
     name = _name(record.gate, record.subject, record.files, record.asked, system)
     with suppress(EvidenceError):
         there = Record.from_json(shared.read(name, MOST_BYTES) or b"")
@@ -179,10 +167,7 @@ def fetch(
     shared: SharedStore, folder: Store, gate: str, subject: str, files: Mapping[str, str],
     asked: Mapping[str, Any], system: str = "",
 ) -> bool:  # fmt: skip
-    """Write the shared store's evidence to a folder; whether it has any that is whole.
-
-    Files and what is asked are today's; the system is as the policy names it, or empty.
-    """
+    """Write a store's evidence of today's files and question to a folder, if it is whole."""
     data = shared.read(_name(gate, subject, files, asked, system), MOST_BYTES)
     if data is None:
         return False

@@ -223,10 +223,7 @@ def answers(
     gate: str, subject: Subject, verified: Callable[[str], Record],
     systems: Iterable[str] | None = None,
 ) -> list[Answer]:  # fmt: skip
-    """The answers of systems, of all that the policy names unless some are given.
-
-    `verified` gives a system's evidence if it counts, else raises `UnprovenError`.
-    """
+    """Answers of systems, or of all the policy names; `verified` raises `UnprovenError`."""
     found = []
     for system in systems_of(gate, subject) if systems is None else systems:
         try:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ane.manifest import FAMILIES
-from pytest_ane.models.families.bert._config import BertConfig
+from pytest_ane.models.families.bert import BertConfig
 from pytest_ane.models.families.decoder._config import DecoderConfig, Layer, Mixture, Names
 from pytest_ane.report.verdict import reasons
 from tests.battery import FAULTS

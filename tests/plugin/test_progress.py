@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pytest_ane.plugin._progress import line
+from pytest_ane.plugin._process import line
 from tests.plugin.conftest import Project
 
 

@@ -58,10 +58,7 @@ class CompiledModels:
         self._cache, self._machine, self._say, self._device = cache, machine, say, device
 
     def get(self, package: Path, stale: Path | None = None) -> Path:
-        """A package's `.mlmodelc`, compiled if need be; `ExecutionError` if it cannot be.
-
-        In place of a stale one it is compiled again, unless another process has done so already.
-        """
+        """A package's `.mlmodelc`, compiled if need be or if `stale`; else `ExecutionError`."""
         # What a compiled model depends on.
         machine, artifact = self._machine, tree_digest(package)
         record = {
@@ -278,10 +275,7 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
 
 
 class CoreMLRunner:
-    """A loaded model; its methods raise `ExecutionError` where Core ML failed.
-
-    What is loaded is a `coremltools.models.CompiledMLModel`, or answers as one from a process.
-    """
+    """A loaded `CompiledMLModel`, or one that answers as such; `ExecutionError` where it fails."""
 
     def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
         self.model = model

@@ -30,10 +30,7 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class KnownError:
-    """A text of Core ML's: what a line must contain, what happened, and what to do, or nothing.
-
-    It is no failure where it only informs; `stale` where another system's compiled model is likely.
-    """
+    """What a line must contain, what that means, what to do; `stale` if an upgrade is the cause."""
 
     parts: tuple[str, ...]
     meaning: str

@@ -127,10 +127,7 @@ def _known(oid: str) -> str:
 
 
 def _listed_devices() -> tuple[tuple[str, ...], int]:
-    """The kinds of devices that Core ML lists, and the Neural Engine's cores; before macOS 14 none.
-
-    There the native module raises (coremlpython/CoreMLPython.mm, `getAllComputeDevices`).
-    """
+    """Kinds of Core ML's devices and ANE cores; before macOS 14 the native module raises."""
     coremltools()
     from coremltools.models import compute_device as ct
 

@@ -58,10 +58,7 @@ _COMMAND = (
 
 
 class Device:
-    """Runs functions where Core ML is: in a child process, with seconds that a call may take.
-
-    In this process without a limit, or where a native module cannot be installed in a child.
-    """
+    """Runs functions in a child process of Core ML; in this one where there is no timeout."""
 
     def __init__(self, timeout: float | None = DEVICE_TIMEOUT) -> None:
         self._timeout = None if timeout is None else min(timeout, _LONGEST)
@@ -84,19 +81,13 @@ class Device:
         return _Model(self, subject, (path, units, function))
 
     def run(self, subject: str, doing: str, function: Callable[..., T], *arguments: Any) -> T:
-        """What a module's function gives, called once; it may load one model or plan.
-
-        Messages name the artifact as subject, and what it is doing, such as "planning".
-        """
+        """What a module's function gives; messages name the subject, and say `doing`."""
         if self._in_process():
             return function(*arguments)
         return self.call(self.child(subject), subject, doing, function, *arguments)
 
     def child(self, subject: str) -> _Child:
-        """A child that may load one more; earlier ones end when nothing of theirs is in use.
-
-        A subject that hung before is not waited for again.
-        """
+        """A child that may load one more; a subject that hung before is not waited for again."""
         if subject in self._hung:
             raise self._hung[subject]
         if self._child is None or self._child.is_dead or self._child.loads >= MOST_LOADS:
@@ -130,10 +121,7 @@ class Device:
 
 
 def _installer() -> tuple[str, ...] | None:
-    """`module:function` and arguments which install a replaced native module in a child.
-
-    Empty for Core ML itself; None for a replacement that lives in this process alone.
-    """
+    """What installs a replaced native module in a child; None where it cannot."""
     installer: tuple[str, ...] | None = getattr(sys.modules.get(NAME), "INSTALLER", ())
     return installer
 
@@ -255,10 +243,7 @@ class _Child:
         self._released.append(reference)
 
     def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
-        """What a function gives; `TimeoutError` where it took too long, and the child was ended.
-
-        `EOFError` where the child ended, with its signal's name or its exit code.
-        """
+        """What a function gives; `TimeoutError` once it was ended, `EOFError` with how it ended."""
         references = [a.reference if isinstance(a, _Kept) else a for a in arguments]
         with self._lock:
             released, self._released = self._released, []
@@ -296,10 +281,7 @@ def _end(process: subprocess.Popen[bytes], channel: _Channel) -> None:
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int | None:
-    """The code of a process that is ending; None if not even SIGKILL reaches it.
-
-    So it is in a call of the kernel, such as one of the ANE's driver, that does not return.
-    """
+    """The code of an ending process; None where a call of the kernel keeps even SIGKILL from it."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(_LAST_WAIT)
     return None
@@ -312,10 +294,7 @@ def _ending(code: int | None) -> str:
 
 
 class _Channel:
-    """Objects over a pipe, their large arrays in mapped files, by descriptors for each direction.
-
-    Received arrays are `copies`, or change with the next message.
-    """
+    """Objects over a pipe, large arrays in mapped files; received ones are `copies`, or change."""
 
     def __init__(
         self, connection: Connection, sending: int, receiving: int, *, copies: bool

@@ -79,10 +79,7 @@ class Result:
 
 
 def run(setup: Setup, keyword: str = "") -> list[Result]:
-    """Run the tests that `pytest -k` chooses and that have no result yet; the results of all.
-
-    `ExecutionError` where the folder cannot be written, or no test is chosen.
-    """
+    """Run the tests that `-k` chooses and lack a result; `ExecutionError` if there is none."""
     try:
         setup.folder.mkdir(parents=True, exist_ok=True)
         kit = Kit(setup)
@@ -258,10 +255,7 @@ def _result(reports: list[pytest.TestReport], assumed: str) -> Result:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write a zip file of what goes home.
-
-    Texts lose the user's name, the home folder, the machine's name, and the folders in use.
-    """
+    """Write a zip file of what goes home, without the names of user, machine and folders."""
     redact, data = redacting(folder), io.BytesIO()
     try:
         with ZipFile(data, "w", ZIP_DEFLATED) as archive:

@@ -156,10 +156,7 @@ class Layout(Protocol):
 
     @property
     def shifts(self) -> bool:
-        """Whether a sequence may begin at any position of the state; `inputs` takes `first` then.
-
-        A family of the user's own may leave this out.
-        """
+        """Whether a sequence may begin anywhere in the state (`first`); else it may be left out."""
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
         """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
@@ -265,11 +262,7 @@ def trait(layout: Layout, name: str) -> Any:
 
 
 def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
-    """Positions of each call that a sequence of `count` positions takes, each at most `limit`.
-
-    Raises:
-        ExecutionError: a package of fixed lengths cannot take so many.
-    """
+    """Positions of each call, at most `limit`; `ExecutionError` of packages of fixed lengths."""
     split = getattr(layout, "call_lengths", None)
     if split is not None:
         calls: Sequence[int] = split(count)

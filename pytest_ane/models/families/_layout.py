@@ -19,10 +19,7 @@ the ANE and drives attention off it (rule R052)."""
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` radians a position.
-
-    `factor` is of all cosines and sines.
-    """
+    """Rotate-half RoPE: pair i turns by `frequencies[i]` radians a position; `factor` is of all."""
 
     frequencies: tuple[float, ...]
     factor: float = 1.0
@@ -101,6 +98,8 @@ class AneLayout:
                 f"{window} that are seen; cut the shard with a larger max-tokens."
             )
         tables = {} if self.rotary is None else _tables(self.rotary, length, start)
+        if context is None:
+            return x | tables | {"mask": causal_mask(length, window=window)[None, None]}
         return x | tables | _masks(length, start, first, context, window, self.ring)
 
     def output(self, outputs: Inputs) -> FloatArray:
@@ -117,7 +116,6 @@ class AneLayout:
 
 
 def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port, ...]:
-    """Inputs of an attention shard, as `AneLayout` makes them; tables where channels turn."""
     x = Port("x", (1, width, "T", 1))
     tables = (Port(name, (1, 1, turned, "T")) for name in ("cos", "sin") if turned)
     if context is None:
@@ -134,10 +132,8 @@ def _tables(rotary: Rotary, length: int, start: int) -> dict[str, FloatArray]:
 
 @lru_cache(maxsize=8)
 def _masks(
-    length: int, start: int, first: int, context: int | None, window: int | None, ring: bool
+    length: int, start: int, first: int, context: int, window: int | None, ring: bool
 ) -> dict[str, FloatArray]:
-    if context is None:
-        return {"mask": causal_mask(length, window=window)[None, None]}
     mask = causal_mask(length, start, context, window, first=first, ring=ring)
     return {"mask": mask[None, None], "write": write_mask(length, start, context)}
 
@@ -169,10 +165,7 @@ def causal_mask(
 
 
 def write_mask(length: int, start: int, context: int) -> FloatArray:
-    """`[1, 1, T, S]`: 1 where a position's key and value go in the state, else 0.
-
-    Position p goes to p modulo S.
-    """
+    """`[1, 1, T, S]`: 1 where a position's key and value go in the state, p modulo S; else 0."""
     mask = np.zeros((1, 1, length, context), dtype=np.float32)
     mask[0, 0, np.arange(length), np.arange(start, start + length) % context] = 1
     return mask

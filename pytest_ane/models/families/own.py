@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,10 +71,7 @@ def _states(name: str) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def running(target: str, label: str) -> Iterator[Callable[..., Any]]:
-    """The function `module:name` of a manifest; what it raises in the block is a `BuildError`.
-
-    `ManifestError` where there is none, or the import fails.
-    """
+    """The function `module:name`, else `ManifestError`; what the block raises is a `BuildError`."""
     module, _, name = target.partition(":")
     function = getattr(import_code(module, label), name, None)
     if not callable(function):
@@ -89,7 +86,9 @@ def running(target: str, label: str) -> Iterator[Callable[..., Any]]:
 def error_line(error: BaseException, module: str) -> str:
     """An error in one line, with the last line of the user's own module that led to it."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
-    file = getattr(sys.modules.get(module), "__file__", None) or _origin(module)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    with suppress(ImportError, ValueError):  # Its import failed, so it is not among those loaded.
+        file = file or getattr(find_spec(module), "origin", None)
     own = [f for f in traceback.extract_tb(error.__traceback__) if file and f.filename == file]
     return f"{text} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else text
 
@@ -101,10 +100,9 @@ def code_digests(module: str) -> dict[str, str]:
 
 def _code_files(module: str) -> dict[str, Path]:
     top = module.partition(".")[0]
-    try:
+    spec = None
+    with suppress(ValueError):
         spec = find_spec(top)
-    except ValueError:
-        spec = None
     if spec is None:
         raise ManifestError(f"{module} is neither in the manifest's folder nor installed.")
     if spec.submodule_search_locations is None:
@@ -115,15 +113,6 @@ def _code_files(module: str) -> dict[str, Path]:
         for folder in folders
         for file in sorted(folder.rglob("*.py"))
     }
-
-
-def _origin(module: str) -> str | None:
-    """The file of a module whose import failed, so that it is not among those loaded."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return None
-    return spec.origin if spec else None
 
 
 class BuilderModel:
@@ -147,12 +136,7 @@ class BuilderModel:
         }
 
     def conversion(self, shard: str) -> Conversion:
-        """Have a shard made.
-
-        Raises:
-            ManifestError: there is no such module or function, or the import fails.
-            BuildError: the function fails, or gives something else than a sound `Conversion`.
-        """
+        """Have a shard made; `ManifestError` without the function, `BuildError` where it fails."""
         subject = f"{self._model.name}:{shard}"
         with running(self.target, f"{subject}: builder {self.target!r}") as function:
             made = function(shard)
@@ -209,12 +193,12 @@ class Renaming:
         self.ports, self.own = ports, own
         every = (*ports.inputs, *ports.outputs, *ports.states)
         self._known = {port.name: port for port in every}
+        if unknown := [name for name in own if name not in self._known]:
+            raise ManifestError(
+                f"{subject}: ports names {unknown[0]!r}, which its family does not have; there "
+                f"are: {', '.join(self._known)}."
+            )
         for name, port in own.items():
-            if name not in self._known:
-                raise ManifestError(
-                    f"{subject}: ports names {name!r}, which its family does not have; there are: "
-                    f"{', '.join(self._known)}."
-                )
             shape = self._known[name].shape
             axes = port.axes if port.axes is not None else tuple(range(len(shape)))
             left = [n for axis, n in enumerate(shape) if axis not in axes]
@@ -289,27 +273,25 @@ class Renaming:
         own = (known[name] for name in arrays if name in known)
         return others | {p.name: self._back(p, arrays[self.name(p.name)]) for p in own}
 
-    def _axes(self, port: str) -> tuple[int, ...] | None:
-        return self.own[port].axes if port in self.own else None
+    def _axes(self, port: str, count: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The axes of a port that the package leaves out, and the others in its order."""
+        own = self.own[port].axes if port in self.own else None
+        axes = range(count) if own is None else own
+        return [axis for axis in range(count) if axis not in axes], axes
 
     def _port(self, port: Port) -> Port:
-        axes = self._axes(port.name)
-        shape = port.shape if axes is None else tuple(port.shape[axis] for axis in axes)
-        return Port(self.name(port.name), shape)
+        _, axes = self._axes(port.name, len(port.shape))
+        return Port(self.name(port.name), tuple(port.shape[axis] for axis in axes))
 
     def _moved(self, port: str, array: Array) -> Array:
-        axes = self._axes(port)
-        if axes is None:
-            return array
-        left = [axis for axis in range(array.ndim) if axis not in axes]
+        left, axes = self._axes(port, array.ndim)
         moved: Array = np.transpose(array, (*left, *axes))
         return moved.reshape(moved.shape[len(left) :])
 
     def _back(self, port: Port, array: Array) -> Array:
-        axes = self._axes(port.name)
-        if axes is None or array.ndim != len(axes):
+        left, axes = self._axes(port.name, len(port.shape))
+        if array.ndim != len(axes):
             return array
-        left = [axis for axis in range(len(port.shape)) if axis not in axes]
         whole = array.reshape((1,) * len(left) + array.shape)
         back: Array = np.transpose(whole, np.argsort((*left, *axes)))
         return back

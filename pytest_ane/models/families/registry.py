@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -20,11 +21,7 @@ _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 
 
 def get_family(name: str) -> Family:
-    """One of ours by its name, or the user's own: a module, or its `FAMILY`.
-
-    Raises:
-        ManifestError: there is none, it cannot be imported, or it lacks what a family has.
-    """
+    """One of ours by name, or the user's own module, or its `FAMILY`; `ManifestError` for none."""
     if name in FAMILIES:
         from pytest_ane.models.families._decoders import DECODERS
 
@@ -83,15 +80,11 @@ def family_of(source: Source) -> str:
             f"{', '.join(sorted(filter(None, known)))}. docs/how-to/own-model.md tells how to "
             "write a family of your own."
         )
-    return next((name for name in known[said] if _opens(name, source)), known[said][0])
-
-
-def _opens(name: str, source: Source) -> bool:
-    try:
-        get_family(name).open_model(source, Cut(()))
-    except SourceError:
-        return False
-    return True
+    for name in known[said]:
+        with suppress(SourceError):
+            get_family(name).open_model(source, Cut(()))
+            return name
+    return known[said][0]
 
 
 def identify_family(name: str) -> dict[str, Any]:

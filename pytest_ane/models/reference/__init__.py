@@ -35,7 +35,6 @@ from pytest_ane.models.reference._files import (
     refusing,
 )
 from pytest_ane.models.reference._gguf import GGUFTensors, table_of
-from pytest_ane.models.reference._routing import ALL, among, chosen, close_choices, rows_of
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import architecture_of, overridden
 from pytest_ane.models.sources.tokenizer import quiet
@@ -49,6 +48,12 @@ Routes: TypeAlias = tuple[tuple[int, ...], ...]
 Choices: TypeAlias = Callable[[Sequence[FloatArray]], list[Routes]]
 Rows: TypeAlias = Callable[[Sequence[FloatArray]], list[tuple[int, ...]]]
 """Some positions of each sequence."""
+
+
+ALL = range(1 << 30)
+"""The experts of a shard that has all of a layer's."""
+CLOSE = 8 * 2.0**-11
+"""How near two values may be, by their products' Euclidean norm: see `close_choices`."""
 
 
 class TransformersModel:
@@ -92,7 +97,7 @@ class TransformersModel:
 
     @cached_property
     def shared(self) -> tuple[Any, list[nn.Module]]:
-        """The model that layers are run in, and its layers, none of which has tensors."""
+        """The model that layers are run in, and its layers, as of `_hollow`."""
         return self._hollow()
 
     def _hollow(self) -> tuple[Any, list[nn.Module]]:
@@ -180,10 +185,7 @@ class TransformersModel:
 
 
 class DecoderReference(TransformersModel):
-    """Whole layers, some of which may be mixtures of experts.
-
-    `own` are the experts of a shard that has some of a layer's.
-    """
+    """Whole layers, perhaps with experts; `own` are those of a shard that has some of a layer's."""
 
     def routed(self, index: int, own: range = ALL) -> Choices:
         """Experts that each position chooses, the one of the largest weight first."""
@@ -314,6 +316,47 @@ def until(module: nn.Module, stack: Any, **named: Any) -> tuple[list[Any], Any]:
         stack(**{"use_cache": False, **named})
     entered, out = found
     return entered, out
+
+
+def chosen(index: Tensor, weights: Tensor) -> Routes:
+    """Experts `[T, K]` of each position that count, the largest weight first."""
+    weights, order = weights.sort(dim=-1, descending=True, stable=True)
+    rows = zip(index.gather(-1, order).tolist(), weights.tolist(), strict=True)
+    return tuple(
+        tuple(expert for expert, weight in zip(*row, strict=True) if weight) for row in rows
+    )
+
+
+def among(which: Tensor, own: range) -> Tensor:
+    """Which of some experts are a shard's own."""
+    return (which >= own.start) & (which < own.stop)
+
+
+def rows_of(close: Tensor) -> tuple[int, ...]:
+    """Positions where any of `[T, E]` is true."""
+    rows: list[int] = close.any(dim=-1).nonzero()[:, 0].tolist()
+    return tuple(rows)
+
+
+def close_choices(entered: Tensor, projection: Tensor, top: int) -> Tensor:
+    """Experts `[T, E]` of which fp16 cannot tell whether they are among the `top` ones.
+
+    A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
+    independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
+    `CLOSE` is eight times that, for the difference of two logits.
+
+    Args:
+        entered: what enters the projection, `[T, C]`.
+        projection: `[E, C]`.
+        top: as many as are chosen.
+    """
+    logits = entered @ projection.T
+    noise = CLOSE * (entered.square() @ projection.T.square()).sqrt()
+    if top >= logits.shape[-1]:
+        return torch.zeros_like(logits, dtype=torch.bool)
+    values = logits.sort(dim=-1, descending=True).values
+    last, next_ = values[:, top - 1, None], values[:, top, None]
+    return torch.where(logits >= last, logits - next_, last - logits) <= noise
 
 
 class Given(nn.Module):

@@ -21,10 +21,7 @@ from pytest_ane.models.sources.tokenizer import quiet
 
 
 class Tensors:
-    """A file's tensors by a model's parameters, read when they are asked for.
-
-    Methods that read raise `SourceError` where the file lacks a tensor.
-    """
+    """A file's tensors by a model's parameters; `SourceError` when one is read that it lacks."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -58,11 +55,9 @@ class Tensors:
         raise NotImplementedError
 
     def table(self, model: Any, table: Any) -> str:
-        """What the file calls the embedding or the head."""
         raise NotImplementedError
 
     def bank(self, model: Any, home: str) -> str:
-        """What the file calls a tensor of experts."""
         raise NotImplementedError
 
     def expert(self, name: str, shape: tuple[int, ...], expert: int) -> Tensor:
@@ -120,11 +115,7 @@ def class_of(path: str) -> Any:
 
 
 class PublishedTensors(Tensors):
-    """Tensors of a checkpoint, or made up under the names that one would have.
-
-    Args:
-        root: what a text's model is called within one that also sees images.
-    """
+    """A checkpoint's tensors, or made-up ones; `root` begins a text's among other models."""
 
     def __init__(self, source: Source, root: str) -> None:
         super().__init__(source)

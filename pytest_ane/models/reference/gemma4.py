@@ -11,8 +11,16 @@ import torch
 from torch import nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.reference import DecoderReference, Given, Layer, Run, Through, each, together
-from pytest_ane.models.reference._routing import among
+from pytest_ane.models.reference import (
+    DecoderReference,
+    Given,
+    Layer,
+    Run,
+    Through,
+    among,
+    each,
+    together,
+)
 
 
 class Gemma4Reference(DecoderReference):

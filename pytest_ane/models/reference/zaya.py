@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference import (
+    ALL,
+    CLOSE,
     DecoderReference,
     Given,
     Layer,
@@ -27,10 +29,10 @@ from pytest_ane.models.reference import (
     Through,
     batch,
     each,
+    rows_of,
     together,
 )
 from pytest_ane.models.reference._files import Tensors, made_from
-from pytest_ane.models.reference._routing import ALL, CLOSE, rows_of
 from pytest_ane.models.sources import Source
 
 

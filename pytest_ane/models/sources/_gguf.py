@@ -24,11 +24,7 @@ _MOST_ITEMS = 1 << 22
 
 
 class GGUFSource:
-    """A GGUF file, opened once; tensors are dequantized when they are read.
-
-    Raises:
-        SourceError: the file is missing, is no GGUF file, ends too early, or has an empty tensor.
-    """
+    """A GGUF file, whose tensors are dequantized when read; `SourceError` of a damaged one."""
 
     synthetic = False
 
@@ -54,9 +50,8 @@ class GGUFSource:
         try:
             return field.contents()
         except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
-            ) from error
+            text = f"{self._path}: the metadata key {key!r} is not UTF-8 text"
+            raise SourceError(f"{text}; fetch the file again.") from error
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         return self._dequantize(name, shape, slice(None), dtype)

@@ -99,10 +99,7 @@ class Source(Protocol):
         height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
-        """Some rows of a matrix `[*, width]` in float32 or float16, `[len(index), width]`.
-
-        With `height`, a matrix of another number of rows is a `SourceError`.
-        """
+        """Rows `[len(index), width]` of a matrix; `SourceError` of another width, or `height`."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -126,10 +123,7 @@ def misshapen(path: Path, name: str, stored: object, expected: object) -> Source
 def check_rows(
     path: Path, name: str, stored: Sequence[int], index: Sequence[int], shape: tuple[Any, int]
 ) -> None:
-    """`SourceError` for a row that a tensor has not, or another shape `(height or None, width)`.
-
-    All axes but the last count rows.
-    """
+    """`SourceError` for no such row, or another shape; all axes but the last count rows."""
     height, width = shape
     count = math.prod(stored[:-1])
     if len(stored) < 2 or stored[-1] != width or height not in (None, count):
@@ -195,10 +189,7 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
 def check_numbers(
     label: str, names: Collection[str], numbered: str, count: int, what: str = "layers"
 ) -> None:
-    """`SourceError` for a tensor of a layer, or of an expert, that the configuration has not.
-
-    `numbered` is a pattern of names up to the number, its group, which begins at 0.
-    """
+    """`SourceError` for a layer or expert too many; `numbered`'s group is its number, from 0."""
     pattern = re.compile(numbered)
     for name in names:
         if (match := pattern.match(name)) and int(match[1]) >= count:

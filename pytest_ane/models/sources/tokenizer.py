@@ -25,10 +25,7 @@ _REASON = 400
 
 
 class SourceTokenizer:
-    """A tokenizer of transformers'; `origin` is where it comes from.
-
-    `exact` says that a text's tokens spell the text again, as those of bytes do.
-    """
+    """One of transformers', from `origin`; `exact` where tokens spell the text again."""
 
     def __init__(self, tokenizer: Any, origin: str, exact: bool = False) -> None:
         self._tokenizer, self._origin, self._exact = tokenizer, origin, exact

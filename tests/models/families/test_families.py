@@ -39,10 +39,9 @@ from pytest_ane.models.families._blocks import (
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.models.families.zaya._config import ZayaConfig
+from pytest_ane.models.families.zaya import ZayaConfig
 from pytest_ane.models.sources import SeededSource
-from tests.models.families.gemma4.oracle import Oracle
-from tests.models.families.gemma4.tiny import MemorySource, tiny_config
+from tests.models.families.gemma4.tiny import ROOT, MemorySource, tiny_config
 from tests.models.families.gemma4.tiny import tiny_model as gemma4
 from tests.models.families.gemma4.tiny import tiny_source as gemma_source
 from tests.models.families.llama.tiny import tiny_model as llama
@@ -130,7 +129,13 @@ def test_ports_without_weights_are_those_of_the_module(name: str, shard: str) ->
     assert [list(y.shape)] == [shape(port) for port in ports.outputs]
     buffers = dict(module.named_buffers())
     assert all(list(buffers[port.name].shape) == shape(port) for port in ports.states)
-    assert bool(ports.states) == (model.layout(shard).sees == "state")
+    layout = model.layout(shard)
+    inputs = layout.inputs(np.zeros((2, layout.width), np.float32))
+    assert {name: list(value.shape) for name, value in inputs.items()} == {
+        port.name: shape(port) for port in ports.inputs
+    }
+    assert bool(ports.states) == (layout.sees == "state")
+    assert (len(ports.inputs) == 1) == (layout.sees == "itself")
 
 
 def test_a_module_s_own_functions_go_before_a_family_that_it_imports(
@@ -230,8 +235,11 @@ def test_a_stack_is_whole_up_to_its_last_block() -> None:
 def test_the_head_is_one_slice_or_a_row_of_them() -> None:
     assert slices(["L00"]) == 1
     assert slices(["head.1", "L00", "head.0"]) == 2
-    with pytest.raises(ManifestError, match=r"number them head\.0 to head\.1"):
-        slices(["head.0", "head.2"])
+    for heads in (["head.0", "head.2"], ["head.0", "head.00"]):
+        with pytest.raises(ManifestError, match=r"number them head\.0 to head\.1"):
+            slices(heads)
+    with pytest.raises(ManifestError, match=r"The head's slices are head\.1; number them head\.0"):
+        slices(["L00", "head.1"])
 
 
 @given(st.integers(1, 200_000), st.integers(1, 64))
@@ -335,10 +343,10 @@ def test_a_zaya_layer_scales_and_shifts_it(shard: str) -> None:
 
 def test_a_gemma_layer_ends_with_its_scalar() -> None:
     model = gemma4(seed=2)
-    oracle = Oracle(gemma_source(2), 0)
+    scalar = gemma_source(2).tensors[f"{ROOT}layers.0.layer_scalar"][0]
     both = states(2 * model.config.width, 3, 2)
     for x, path in zip(both, residual(model, "L00.p7", both), strict=True):
-        expected = x[:, : model.config.width] * oracle.get("layer_scalar")[0]
+        expected = x[:, : model.config.width] * scalar
         np.testing.assert_allclose(path, expected, rtol=1e-6)
     (x,) = states(model.config.width, 3)
     assert residual(model, "L00.attn", [x])[0] is x
@@ -369,7 +377,6 @@ def test_a_zaya_mixture_s_experts_above_an_even_share() -> None:
 
 def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
     model = gemma4(seed=4)
-    oracle = Oracle(gemma_source(4), 0)
     (x,) = states(model.config.width, 9)
     each = model.config.mixture.experts // 8
     together: list[list[int]] = [[] for _ in x]
@@ -381,8 +388,8 @@ def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
         for position, active in enumerate(routing([given])[0]):
             assert set(active) <= set(range(pack * each, pack * each + each))
             together[position] += active
-    for row, active in zip(x, together, strict=True):
-        assert sorted(active) == sorted(oracle.routing(row.astype(np.float64)))
+    assert {len(active) for active in together} == {model.config.mixture.top}
+    assert len({*map(tuple, together)}) > 1
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_ane.models.families._ane import ScaledLayerNorm, cast_to, scaled_to_unit
-from pytest_ane.models.families.bert._config import BertConfig, find_names
+from pytest_ane.models.families.bert import BertConfig, find_names
 from pytest_ane.models.families.decoder._ane import projection
 from pytest_ane.models.families.decoder._weights import Linear
 from pytest_ane.models.sources import Source
 
 
 class Norm(NamedTuple):
-    """A layer norm's weight and bias, `[C]` each."""
-
     weight: Tensor
     bias: Tensor
 
@@ -40,8 +38,6 @@ class BlockWeights:
 
 
 class Weights:
-    """A source by the names of its file; reads from the source and keeps nothing."""
-
     def __init__(self, source: Source, config: BertConfig) -> None:
         self._source, self._config, self._names = source, config, find_names(source)
 

@@ -59,10 +59,7 @@ class AneAttention(nn.Module):
         return self.config.residual_scale * self.config.stream_scale
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """Attention, added to the residual stream.
-
-        `inputs` are `cos` and `sin`, where heads turn, and `mask`, and `write` with states.
-        """
+        """`inputs` are `cos` and `sin`, where heads turn, and `mask`, and `write` with states."""
         x = x + self.attention_post_norm(self.attention(self.attention_norm(x), *inputs))
         return x
 

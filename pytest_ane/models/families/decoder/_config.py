@@ -139,10 +139,7 @@ class DecoderConfig:
         return self.mixture if self.layers[index].sparse else None
 
     def slots(self, index: int) -> int | None:
-        """Positions that a layer's state holds; None where it keeps none.
-
-        Of a window those that the first row of the longest call sees, and the call's own.
-        """
+        """Positions of a layer's state: of a window what the longest call sees, and its own."""
         window = self.layers[index].window
         if self.context is None or window is None:
             return self.context

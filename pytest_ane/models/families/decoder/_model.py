@@ -74,14 +74,12 @@ class DecoderModel:
 
     @property
     def weights(self) -> Any:
-        """The source by the family's names, in float32."""
         return self._weights(np.float32)
 
     def layout(self, shard: str) -> AneLayout:
         return layout(self.config, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Embedding rows `[T, C]` of token ids, in float32, scaled."""
         scaled: FloatArray = self.weights.embedding(ids) * np.float32(self.config.embedding_scale)
         return scaled
 
@@ -263,7 +261,6 @@ class DecoderFamily:
 
     @property
     def by_one_hand(self) -> bool:
-        """Whether the class of its references is in the module of the family itself."""
         module = self.reference.rpartition(".")[0]
         return bool(module) and module == getattr(self.configure, "__module__", None)
 
@@ -323,7 +320,6 @@ class DecoderFamily:
 
 
 def spread(name: str, shape: tuple[int, ...], norm: float = 1.0) -> Spread:
-    """As `DecoderFamily.spread`, with the mean of stored norms; encoders' weights are alike."""
     if name.endswith(".bias"):
         return Spread(std=0.1)
     if len(shape) == 1:

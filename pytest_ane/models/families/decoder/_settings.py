@@ -130,11 +130,7 @@ _OUTER = {"quantization_config", "tie_word_embeddings"}
 
 
 class Settings:
-    """One configuration; arguments are as of `DecoderFamily`.
-
-    Raises:
-        SourceError: the file is of another architecture.
-    """
+    """One configuration, arguments as of `DecoderFamily`; `SourceError` of another architecture."""
 
     def __init__(
         self,
@@ -294,14 +290,14 @@ class Settings:
             self._agree(theta_key, table["rope_theta"], f"{what}.rope_theta")
         if partial is not None and "partial_rotary_factor" not in table:
             table["partial_rotary_factor"] = self.get("partial_rotary_factor", partial)
-        key = "original_max_position_embeddings"
-        told = self.count(key) if self._has(key) else None
+        told, trained = (
+            self.count(key) if self._has(key) else None
+            for key in ("original_max_position_embeddings", "max_position_embeddings")
+        )
         if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
             table["original_max_position_embeddings"] = told
         if self.is_gguf and theta_key == "rope_theta":
             theta = GGUF_THETA
-        key = "max_position_embeddings"
-        trained = self.count(key) if self._has(key) else None
         names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
         base, name = self.real(theta_key, theta), names if self.is_gguf else what

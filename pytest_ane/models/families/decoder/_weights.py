@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -117,8 +116,7 @@ class Weights:
         return HeadWeights(norm, projection)
 
     def _rows(self, part: str, index: Sequence[int]) -> FloatArray:
-        c = self.config
-        name = self._names.whole(part)
+        c, name = self.config, self._names.whole(part)
         return self._source.rows(name, index, c.width, c.vocabulary, self._dtype)
 
     def _parts(self, index: int, parts: Sequence[str]) -> dict[str, Any]:
@@ -176,18 +174,13 @@ class Weights:
             return None
         width = self.config.width
         gate, up, down, router = (self._names.block(index, part) for part in SHARED)
-        return SharedExpert(
-            Linear(self._read(gate, inner, width)),
-            Linear(self._read(up, inner, width)),
-            Linear(self._read(down, width, inner)),
-            Linear(self._row(router, width)),
-        )
-
-    def _row(self, name: str, width: int) -> Tensor:
-        """A matrix `[1, C]`, which some GGUF files have as `[C]`."""
-        with suppress(SourceError):
-            return self._read(name, 1, width)
-        return self._read(name, width)[None]
+        shapes = (inner, width), (inner, width), (width, inner)
+        parts = (self._read(n, *s) for n, s in zip((gate, up, down), shapes, strict=True))
+        try:
+            row = self._read(router, 1, width)
+        except SourceError:  # Some GGUF files have it as `[C]`.
+            row = self._read(router, width)[None]
+        return SharedExpert(*map(Linear, (*parts, row)))
 
     def _layer_tensor(self, index: int, name: str, *shape: int) -> Tensor:
         return self._read(self._names.own_of(index, name), *shape)
@@ -211,9 +204,6 @@ def linear_shapes(c: DecoderConfig, index: int) -> Mapping[str, tuple[int, int]]
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
-    """Rows of adjacent pairs as those of halves: `[h, d/2, 2, ...]` to `[h, 2, d/2, ...]`.
-
-    llama.cpp's converter stores Q and K of some architectures for a RoPE over adjacent pairs.
-    """
+    """Rows `[h, d/2, 2, ...]` as `[h, 2, d/2, ...]`: llama.cpp stores some in adjacent pairs."""
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)

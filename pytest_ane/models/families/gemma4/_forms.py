@@ -23,7 +23,7 @@ from pytest_ane.models.families.decoder import _weights as weights
 from pytest_ane.models.families.decoder._ane import Router, activated, projection, weighted
 from pytest_ane.models.families.decoder._config import FEED_FORWARD, DecoderConfig, Mixture
 from pytest_ane.models.families.decoder._weights import Linear
-from pytest_ane.models.families.gemma4._config import own_experts
+from pytest_ane.models.families.gemma4 import own_experts
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,6 @@ class CombinerWeights:
 
 
 class Weights(weights.Weights):
-    """A source seen by this family's names; methods read from the source and keep nothing."""
-
     @property
     def mixture(self) -> Mixture:
         assert self.config.mixture is not None
@@ -142,10 +140,7 @@ class AnePack(nn.Module):
 
 
 class AneCombiner(nn.Module):
-    """The last pack: its own experts, the dense network and the end of the layer.
-
-    `x [1, 2C, T, 1]` holds the residual stream and below it the sum of the other packs.
-    """
+    """The last pack and the dense network; `x [1, 2C, T, 1]` has the other packs' sum below."""
 
     def __init__(self, config: DecoderConfig, pack: AnePack, w: CombinerWeights) -> None:
         super().__init__()

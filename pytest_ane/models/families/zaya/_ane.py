@@ -23,7 +23,7 @@ from pytest_ane.models.families._ane import (
     rotate,
     scaled_to_unit,
 )
-from pytest_ane.models.families.zaya._config import ZayaConfig
+from pytest_ane.models.families.zaya import ZayaConfig
 from pytest_ane.models.families.zaya._weights import (
     AttentionWeights,
     MixtureWeights,
@@ -99,10 +99,7 @@ class AneExpert(nn.Module):
 
 
 def routes(x: FloatArray, w: MixtureWeights, config: ZayaConfig) -> Routes:
-    """Of the notes' form, experts with more than an even share of all slots, the largest first.
-
-    `x [T, C]` in float32.
-    """
+    """The notes' experts of more than an even share at each of `x [T, C]`, the largest first."""
     with torch.inference_mode():
         h = ScaledRMSNorm(w.norm, config.epsilon)(torch.from_numpy(x.T)[None, :, :, None])
         shares = AneRouter(config, w.router)(h)[0, :, :, 0].T

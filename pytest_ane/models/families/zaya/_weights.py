@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families.decoder._weights import Linear, Weights
-from pytest_ane.models.families.zaya._config import ZayaConfig, ZayaNames
+from pytest_ane.models.families.zaya import ZayaConfig, ZayaNames
 
 OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out
@@ -47,11 +47,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class RouterWeights:
-    """The router's three hidden layers, norm, last layer, biases, and its state's scale.
-
-    Attributes:
-        carry: factor of the state that the mixture before gives, `[R]`; None where none enters.
-    """
+    """A router's tensors; `carry [R]` is of the state before it, None where none enters."""
 
     down: Linear
     norm: Tensor
@@ -70,8 +66,6 @@ class MixtureWeights:
 
 
 class ZayaWeights(Weights):
-    """A source seen by its names; `dtype` is fp16 for what is converted."""
-
     config: ZayaConfig
     _names: ZayaNames
 
@@ -84,10 +78,7 @@ class ZayaWeights(Weights):
         return scaled
 
     def cca(self, index: int) -> AttentionWeights:
-        """A layer of compressed convolutional attention.
-
-        The notes' form leaves out convolutions that overflow fp16.
-        """
+        """One attention; the notes' form leaves out convolutions that overflow fp16."""
         c, own = self.config, "self_attn.qkv."
         half, total = c.kv_channels // 2, c.qk_channels
         parts = ("linear_q", c.q_channels), ("linear_k", c.kv_channels)

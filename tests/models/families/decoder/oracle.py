@@ -14,8 +14,7 @@ import torch
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families import Cut, Streams, Wire, apply_output, shard_input
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.gemma4 import Gemma4Model
-from pytest_ane.models.families.gemma4._config import layer_shards
+from pytest_ane.models.families.gemma4 import Gemma4Model, layer_shards
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya import ZayaModel
 from pytest_ane.models.sources._safetensors import SafetensorsSource

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_ane.models.families._ane import Chosen
 from pytest_ane.models.families.decoder._ane import Router
 from pytest_ane.models.families.decoder._config import Mixture
-from pytest_ane.models.reference._routing import close_choices
+from pytest_ane.models.reference import close_choices
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import (
     CONTEXT,

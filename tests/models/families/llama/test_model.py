@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
+from pytest_ane.mlprogram.errors import ExecutionError, SourceError
 from pytest_ane.models.families import Cut, Port
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families._layout import AneLayout, Rotary
@@ -87,44 +87,11 @@ def test_each_head_goes_from_pairs_to_halves() -> None:
     assert in_halves(stored, 2).flatten().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
 
 
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
-def test_unpermuting_undoes_the_converter_s_permutation(
-    heads: int, pairs: int, columns: int
-) -> None:
-    """llama.cpp's converter goes from halves to pairs: `[h, 2, d/2, in]` to `[h, d/2, 2, in]`."""
-    weight = torch.randn(heads * 2 * pairs, columns, generator=torch.Generator().manual_seed(0))
-    stored = weight.reshape(heads, 2, pairs, columns).swapaxes(1, 2).reshape(weight.shape)
-    torch.testing.assert_close(in_halves(stored, heads), weight, rtol=0, atol=0)
-
-
-def test_a_block_s_tensors_come_from_that_block() -> None:
-    w = Weights(SOURCE, CONFIG, NAMES).block(1)
-    tensors = SOURCE.tensors
-    assert torch.equal(w.v.weight, torch.from_numpy(tensors["blk.1.attn_v.weight"]))
-    assert torch.equal(w.down.weight, torch.from_numpy(tensors["blk.1.ffn_down.weight"]))
-    assert torch.equal(w.ffn_norm, torch.from_numpy(tensors["blk.1.ffn_norm.weight"]))
-    assert torch.equal(w.q.weight, in_halves(torch.from_numpy(tensors["blk.1.attn_q.weight"]), 4))
-    assert torch.equal(w.k.weight, in_halves(torch.from_numpy(tensors["blk.1.attn_k.weight"]), 2))
-
-
 def test_a_block_reads_no_other_block() -> None:
     source = tiny_source(layers=2)
     Weights(source, CONFIG, NAMES).block(0)
     assert len(source.read) == 9
     assert {name.split(".")[1] for name in source.read} == {"0"}
-
-
-def test_a_tied_head_is_the_embedding() -> None:
-    head = Weights(SOURCE, CONFIG, NAMES).head(1)
-    assert torch.equal(head.projection, torch.from_numpy(SOURCE.tensors["token_embd.weight"][3:6]))
-    assert torch.equal(head.norm, torch.from_numpy(SOURCE.tensors["output_norm.weight"]))
-
-
-def test_an_untied_head_is_its_own_tensor() -> None:
-    source = tiny_source(tied=False)
-    config, names = LLAMA.read(source, Cut(()), slices=3)
-    head = Weights(source, config, names).head(0)
-    assert torch.equal(head.projection, torch.from_numpy(source.tensors["output.weight"][:3]))
 
 
 SMALL = AneLayout("llama", 3, Rotary.plain(2, 100.0))
@@ -177,12 +144,6 @@ def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) ->
     assert f"A shard of family 'llama' gives y [1, C, T, 1], this one {given}" in str(error.value)
 
 
-def test_embedding_rows() -> None:
-    model = tiny_model()
-    table = model.source.tensors["token_embd.weight"]
-    np.testing.assert_array_equal(model.embed([3, 0, 3]), table[[3, 0, 3]])
-
-
 def test_a_block_s_ports_without_and_with_states() -> None:
     conversion = tiny_model().conversion("L00")
     assert conversion.inputs == (
@@ -220,10 +181,3 @@ def test_a_block_the_model_does_not_have() -> None:
     with pytest.raises(SourceError) as error:
         tiny_model(("L00", "L01"))
     assert str(error.value) == "tiny.gguf: has 1 layers, so no shard L01."
-
-
-@pytest.mark.parametrize("heads", [("head.1",), ("head.0", "head.2"), ("head.0", "head.00")])
-def test_slices_that_are_not_the_whole_vocabulary(heads: tuple[str, ...]) -> None:
-    with pytest.raises(ManifestError) as error:
-        tiny_model(("L00", *heads))
-    assert f"The head's slices are {', '.join(heads)}; number them head.0" in str(error.value)

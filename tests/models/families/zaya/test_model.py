@@ -15,14 +15,11 @@ from pytest_ane.models.families import Branch, Cut, Port, Wire
 from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import Layer, Mixture
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.models.families.zaya import ZayaModel, open_model, spread, wiring
-from pytest_ane.models.families.zaya._config import ZayaConfig
+from pytest_ane.models.families.zaya import ZayaConfig, ZayaModel, open_model, spread, wiring
 from pytest_ane.models.families.zaya._weights import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
-from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import MemorySource
 from tests.models.families.zaya.tiny import CONTEXT, tiny_model, tiny_source
-from tests.models.sources.checkpoints import bf16, write_checkpoint
 
 CUT = Cut((), context=9)
 
@@ -178,14 +175,6 @@ def reader(source: MemorySource, dtype: type = np.float32, variant: str = "notes
     return ZayaWeights(source, config, names, dtype)
 
 
-def test_projections_are_stacked_with_values_last() -> None:
-    source = tiny_source()
-    weights = reader(source).cca(0)
-    names = ("linear_q", "linear_k", "val_proj2", "val_proj1")
-    parts = [source.tensors[f"model.layers.0.self_attn.qkv.{n}.weight"] for n in names]
-    assert weights.qkv.tolist() == np.concatenate(parts).tolist()
-
-
 @pytest.mark.parametrize(("bias", "left_out"), [(5.0, False), (5.01, True), (-5.01, True)])
 def test_convolutions_are_left_out_beyond_a_bias_of_5(bias: float, left_out: bool) -> None:
     source = tiny_source()
@@ -209,14 +198,6 @@ def test_any_other_layer_must_have_all_its_tensors() -> None:
         reader(source).mixture(1)
 
 
-def test_an_expert_in_fp16() -> None:
-    source = tiny_source()
-    fc1, fc2 = reader(source, np.float16).expert(1, 2)
-    assert (fc1.dtype, fc1.shape, fc2.shape) == (torch.float16, (16, 12), (12, 8))
-    name = "model.layers.1.zaya_block.experts.local_experts.2.linear_fc2.weight"
-    assert fc2.tolist() == source.tensors[name].tolist()
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_slice_of_the_head(tied: bool) -> None:
     source = tiny_source()
@@ -226,12 +207,6 @@ def test_a_slice_of_the_head(tied: bool) -> None:
     _, projection = reader(source, np.float16).head(1)
     assert projection.dtype == torch.float16
     assert projection.tolist() == table[5:].tolist()
-
-
-def test_embedding_rows() -> None:
-    model = tiny_model()
-    table = model.source.tensors["model.embed_tokens.weight"]
-    np.testing.assert_array_equal(model.embed([3, 0, 3]), table[[3, 0, 3]])
 
 
 def test_an_attention_layer_s_ports() -> None:
@@ -254,14 +229,6 @@ def test_a_mixture_s_and_a_slice_s_ports() -> None:
     assert mixture.outputs == (Port("y", (1, 12, "T", 1)),)
     assert slice_.outputs == (Port("y", (1, 6, "T", 1)),)
     assert mixture.states == slice_.states == ()
-
-
-def test_what_a_position_sees() -> None:
-    model = tiny_model(("L00", "L01", "head.0"))
-    assert [model.layout(s).sees for s in ("L00", "L01", "head.0")] == ["state", "itself", "itself"]
-    x = np.ones((2, 12), np.float32)
-    assert set(model.layout("L01").inputs(x)) == {"x"}
-    assert set(model.layout("L00").inputs(x, 3)) == {"x", "cos", "sin", "mask", "write"}
 
 
 def test_nothing_is_read_before_a_shard_is_asked_for() -> None:
@@ -294,35 +261,6 @@ def test_a_tensor_that_would_be_left_out(name: str) -> None:
     with pytest.raises(SourceError) as error:
         open_model(source, Cut(("L00",)))
     assert f"'zaya' does not compute with its tensor {name!r} (1 such in all)" in str(error.value)
-
-
-SHARDS = ("L00", "L01", "head.0")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[ZayaModel, ZayaModel]:
-    """The same weights, which bf16 holds exactly, in memory and in three files."""
-    memory = tiny_source()
-    for values in memory.tensors.values():
-        values.view(np.uint32)[:] &= 0xFFFF0000
-    tensors = [(name, bf16(values)) for name, values in memory.tensors.items()]
-    folder = tmp_path_factory.mktemp("checkpoint")
-    write_checkpoint(folder, *(dict(tensors[i::3]) for i in range(3)), config=memory.values)
-    cut = Cut(SHARDS, max_tokens=4, context=CONTEXT, variant="notes")
-    return open_model(memory, cut), open_model(SafetensorsSource(folder), cut)
-
-
-@pytest.mark.parametrize("shard", SHARDS)
-def test_the_same_shard_from_memory_and_from_files(
-    models: tuple[ZayaModel, ZayaModel], shard: str
-) -> None:
-    hidden = np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)
-    memory, files = (model.reference(shard)([hidden])[0] for model in models)
-    np.testing.assert_array_equal(files, memory)
-    assert np.abs(memory).max() > 0.1
-    right, found = (model.conversion(shard).module.state_dict() for model in models)
-    assert right.keys() == found.keys()
-    assert all(torch.equal(found[name], right[name]) for name in right)
 
 
 EXAMPLE = Path(__file__).parents[4] / "examples/zaya1-8b.toml"
