@@ -43,14 +43,7 @@ _ANSWER = 5.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What one machine gives to a cluster.
-
-    Attributes:
-        builds: processes that build shards and run them on the CPU executor.
-        mac: this Mac, if it has a Neural Engine that may be asked; it has a process of its own.
-        setup: of each process that builds.
-        preload: modules that each process imports first, as of Dask's own workers.
-    """
+    """What one machine gives: `builds` processes, a Mac that may be asked, and their modules."""
 
     url: str
     builds: int

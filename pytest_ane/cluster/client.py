@@ -206,7 +206,6 @@ class Cluster:
             )
 
     def _work_of(self, shard: Shard) -> Work:
-        """A shard's work once a worker has room; a worker that can build it is waited for once."""
         name, end = shard.qualified, self._end_of_wait("build")
         while (work := self._assigned.give(shard)) is None:
             if any(self._workers.can_build(worker, shard) for worker in self._workers):

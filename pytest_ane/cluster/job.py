@@ -32,11 +32,7 @@ class Name(NamedTuple):
 
 
 class Parcel:
-    """Entries by name: in a cache folder, or as archives where they come from another machine.
-
-    It is pickled when a task runs elsewhere than where the entries lie, and only then are they
-    read. Dask takes their size, in bytes, into account where it chooses a task's worker.
-    """
+    """Entries by name, in a cache or as archives; they are read only once a task is pickled."""
 
     def __init__(
         self, names: Sequence[Name], size: int, root: Path | None = None,
@@ -70,7 +66,6 @@ class Parcel:
 
 
 def _archive(entry: Path) -> bytes:
-    """Empty for an entry that is gone, which is said where it arrives."""
     file = io.BytesIO()
     try:
         pack(entry, file)

@@ -66,11 +66,7 @@ class FullDiskError(ClusterError):
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a worker says of itself when a run asks.
-
-    Its label is its host; built are qualified ids of shards that its cache has. The machine is its
-    Mac, where it is for a Neural Engine, and for that alone.
-    """
+    """What a worker says of itself: its host, built shards, and its Mac where it is for an ANE."""
 
     label: str
     versions: Mapping[str, str]
@@ -156,11 +152,7 @@ _jobs: dict[str, bytes] = {}
 
 
 def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction | None:
-    """Let a worker take part in a run with a token, and ask what it is.
-
-    None from a worker that `pytest-ane worker` did not start. Of one with other versions than those
-    of the machine that judges nothing else is asked, for it may not be able to read the run.
-    """
+    """Let a worker take part; None of another kind, versions alone where they differ from here."""
     worker = _here()
     if worker is None:
         return None
@@ -296,11 +288,7 @@ def _here() -> WorkerSetup | None:
 def _opened(
     token: str, parcels: Sequence[Parcel] = (), *, device: bool = False, own: bool = False
 ) -> Iterator[_Opened]:
-    """The run's project in this process, with entries that came from elsewhere.
-
-    Core ML runs artifacts on a `device`; models of its `own` are what this checkout has, not what
-    the run says.
-    """
+    """The run's project here, with what came from elsewhere; `own` models are this checkout's."""
     run = _project(token, device, own)
     try:
         with process_budget(run.memory, run.seconds), run.project.use():

@@ -48,11 +48,7 @@ class Worker:
 
 
 class Workers:
-    """The workers that take part: those that Dask's scheduler lists and that fit the run.
-
-    The timeout is in seconds, for it and for a first worker; `say` takes a sentence for the person.
-    `ClusterError` where this is no scheduler's URL, or none answers.
-    """
+    """Workers of a scheduler that fit the run; `ClusterError` where none answers in `timeout` s."""
 
     def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
         check_scheduler(url)

@@ -90,11 +90,7 @@ class Recording:
         write_atomically(file, text.encode())
 
     def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
-        """The recorded usage of every operation; None where no plan is recorded at all.
-
-        Plans of one model come in the order in which they were made, the last again and again;
-        `RecordingError` where plans are recorded, but not of this model with these compute units.
-        """
+        """A model's next plan, the last one for ever; None without any, else `RecordingError`."""
         if not self._recorded:
             return None
         wanted = identity(model), units
@@ -276,11 +272,7 @@ class Replay:
 
 
 def _as_read(value: Any) -> Any:
-    """An int8 array as the native module reads it, with strides of 8 bytes.
-
-    `sizeOfArrayElement` of coremlpython/CoreMLPythonUtils.mm knows no int8; what lies behind the
-    array is zero here.
-    """
+    """As coremlpython's `sizeOfArrayElement` has it: int8 in strides of 8, and then zeros."""
     if not isinstance(value, np.ndarray) or value.dtype != np.int8:
         return value
     read = np.zeros(value.size, np.int8)

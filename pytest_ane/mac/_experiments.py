@@ -57,11 +57,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A program of one operation, its inputs, and the rows of its output.
-
-    Rows begin with its `name`, and call `op` the operation whose name in MIL is `kind`. Inputs are
-    fp16 numbers as float32; `body` makes the operation of coremltools' builder and their variables.
-    """
+    """One operation `kind`, named `op` in rows, its fp16 inputs, and a `body` that builds it."""
 
     name: str
     op: str
@@ -284,11 +280,7 @@ def _softmax() -> Experiment:
 
 
 def _int8_conv() -> Experiment:
-    """8-bit weights with a scale per channel: sums of codes beyond 32768, and of more than 11 bits.
-
-    Where the scale is applied after the accumulator, a sum of 40,000 is infinite, and sums of codes
-    are rounded before the scale.
-    """
+    """Sums of codes beyond 32768 and 11 bits: a scale after the accumulator shows in them."""
     size, random = 64, _random("conv_int8")
     constant = (3, 4, 4.0625, 4.09375, 4.125, 5, 6, -4, -4.125, -5)
     count = 32 + len(constant)
@@ -359,12 +351,7 @@ _PLACES = sorted({0, *(2**i for i in range(14)), *range(1024, _WIDTH, 1024), _WI
 
 
 def _wide_sums(*, bias: bool) -> Iterator[tuple[str, FloatArray]]:
-    """Vectors of 16,384 numbers, to be summed with weights of 1.
-
-    Without a bias, -16384 and +16384 stand at two places, with small numbers between: a partial sum
-    that is rounded to fp16 loses them. With a bias of -16384, a sum of 40,000 lies in 1,024 of the
-    numbers: a pass that does not start with the bias overflows there.
-    """
+    """16,384 numbers whose sums lose small ones, or overflow, where an accumulator is fp16."""
     if bias:
         for start in range(0, _WIDTH, 1024):
             numbers = np.zeros(_WIDTH)

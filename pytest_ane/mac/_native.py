@@ -98,11 +98,7 @@ def announce() -> None:
 
 
 class _MLModelProxy:
-    """A loaded model.
-
-    What cannot be read or run is said when somebody predicts, not when the model is loaded:
-    conversion loads every model it makes, whether or not anybody wants to predict with it.
-    """
+    """A loaded model, which says what is wrong when it predicts: conversion loads all it makes."""
 
     def __init__(
         self, path: str, units: str, function: str = "", hints: Any = None, asset: Any = None
@@ -123,12 +119,7 @@ class _MLModelProxy:
         self._compiled: Path | None = None
 
     def predict(self, data: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
-        """Outputs by name, as Core ML's Python interface returns them.
-
-        Raises:
-            AneError: the model cannot be read or run here at all.
-            RuntimeError: this prediction failed; begins as Core ML's own message does.
-        """
+        """Outputs by name; `AneError` if it cannot be run here, `RuntimeError` as Core ML's own."""
         session = self._ready()
         announce()
         started = time.perf_counter_ns()
@@ -179,7 +170,6 @@ class _MLModelProxy:
 
     @staticmethod
     def get_compute_plan(path: str, units: str) -> Any:
-        """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
         del units
         usage = _plans.Usage("CPU", ("CPU",))
         program = read_model(path).program

@@ -146,11 +146,7 @@ def require_baseline(session: pytest.Session) -> None:
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and register the report.
-
-    Runs are stored where the manifest says, if that is one place. `UsageError` where the options
-    of pytest-benchmark would time or compare nothing.
-    """
+    """Name pytest-benchmark's folder and report; `UsageError` if its options time nothing."""
     if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
@@ -194,11 +190,7 @@ def is_wanted(config: pytest.Config) -> bool:
 
 
 def select(config: pytest.Config, *, named: bool) -> None:
-    """Without a selection, select the shards that the newest stored run of this machine holds.
-
-    Without a manifest, and for named tests, the option is pytest-benchmark's own. `AneError` where
-    the manifest is wrong, or no run of this machine has any of its shards.
-    """
+    """Without a selection, select the newest stored run's shards; `AneError` where it has none."""
     file = _options.manifest_file(config)
     if not is_compared(config) or not file.is_file():
         return

@@ -98,7 +98,6 @@ class Canaries:
         return {asked: says for asked, says in known if asked.subject == canary.qualified}
 
     def _ask(self, asked: GateTest, canary: Shard) -> str:
-        """Ask a gate as its own test does."""
         gate = GATES[asked.gate]
         if gate.by_arithmetic:
             canary = canary.in_arithmetic((asked.arithmetic,))

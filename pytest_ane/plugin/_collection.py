@@ -66,11 +66,7 @@ class RefusedModel(pytest.Collector):
 
 
 def add_to(config: pytest.Config) -> None:
-    """Add the gates to what is collected: those that the project has its own form of, else ours.
-
-    They join where no path was named, or a folder that holds the whole project. Without shards only
-    those that are named join.
-    """
+    """Add the gates, the project's own form before ours, unless only other paths are named."""
     folder = own(config.rootpath)
     if folder is None:
         named = frozenset(arg for arg in config.args if _is_shipped(config, arg))
@@ -137,11 +133,7 @@ def wake(config: pytest.Config) -> None:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Parametrize `ane_shard` and `ane_chain` of gates by shard and by model.
-
-    Ids are qualified names; a gate that depends on the arithmetic has a test for each:
-    `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's.
-    """
+    """Ids are qualified names; `[smollm2:L01-ane]` where a gate asks the ANE's arithmetic, too."""
     if not is_gate(metafunc.definition):
         return
     for fixture in _FIXTURES:
@@ -226,7 +218,6 @@ def _is_gate_file(config: pytest.Config, file: str) -> bool:
 
 
 def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, object]]:
-    """Ids and subjects; None as the only one where a gate has nothing to ask, and why."""
     if not wanted(config):
         return [(_NOTHING, None)]
     from pytest_ane.gates.registry import GATES

@@ -404,10 +404,7 @@ def on_github() -> bool:
 
 
 def recording(config: pytest.Config) -> frozenset[str]:
-    """Which evidence to record: of `missing`, `stale` and `all`; nothing without the option.
-
-    `UsageError` under xdist, whose workers share a device, and in CI, where it verifies nothing.
-    """
+    """Verbs of `--ane-record`; `UsageError` in CI, and under xdist, which shares a device."""
     verbs: frozenset[str] = value(config, "ane_record") or frozenset()
     if not verbs or config.getoption("ane_record_force"):
         return verbs

@@ -85,7 +85,6 @@ def add_to(config: pytest.Config) -> None:
 
 
 def _require_writable(option: str, file: Path) -> None:
-    """Say before the run that a file of an option could not be written after it."""
     if file.is_dir():
         raise pytest.UsageError(f"{option}={file}: a folder has this name; name another file.")
     folder = next(parent for parent in file.absolute().parents if parent.exists())

@@ -279,7 +279,6 @@ def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 
 def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:
-    """What shipped gates will ask; a user's own may turn out to need less, or more."""
     from pytest_ane.cluster.assignment import Plan
 
     asked: dict[str, list[GateTest]] = {}

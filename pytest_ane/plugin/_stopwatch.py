@@ -195,7 +195,6 @@ class Stopwatch:
         return model if isinstance(model, OpenModel) else None
 
     def _prompt(self, name: str, prompt: str | Sequence[int] | None) -> tuple[int, ...]:
-        """Token ids of a golden prompt by name, or those that are given."""
         opened = self.space.model(name)
         assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
         if prompt is not None and not isinstance(prompt, str):

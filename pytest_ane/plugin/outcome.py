@@ -64,11 +64,7 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
 
 
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
-    """The verdict; unproven where it passes without the device that the policy requires.
-
-    So it is where Core ML was allowed an ANE that this machine does not have. A verdict of a user's
-    own gate is failed where a figure is beyond its limit and no finding is.
-    """
+    """The verdict; unproven without the required device, failed where a figure breaks a limit."""
     gate = GATES.get(verdict.gate)
     if gate is None and verdict.status == "passed":
         beyond = tuple(

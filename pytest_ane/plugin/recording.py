@@ -126,11 +126,7 @@ class MeasurementSource:
     environment: dict[str, str] = field(default_factory=dict, init=False)
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
-        """A gate's measurement: on a device made `here`, and kept as a file with `--ane-record`.
-
-        Elsewhere it is what was recorded, where the policy requires a device; a recorded plan also
-        goes before a forecast. `UnprovenError` where evidence is required and none counts.
-        """
+        """Made `here` on a device, else recorded; `UnprovenError` where no required one counts."""
         measurement = self._measurement(gate, here or self._measure(gate))
         if self.item is not None and self.space.keeps_records:
             known = GATES[gate]
@@ -176,7 +172,6 @@ class MeasurementSource:
 
     @property
     def _cluster(self) -> Cluster | None:
-        """Whose workers measure; a project's own fixtures are here alone."""
         return None if getattr(self.context, "is_own", False) else self.space.cluster
 
     def _received(self, answer: WorkerAnswer) -> Any:
@@ -209,7 +204,6 @@ class MeasurementSource:
         return [answer.system for answer in found if answer.error is not None]
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
-        """Measure, and write what `--ane-record` names; what is valid need not be done again."""
         system = self._system(gate)
         if system is None:
             systems = ", ".join(systems_of(gate, self._asked_of))
@@ -266,7 +260,6 @@ class MeasurementSource:
         return self._judged(decides.record)
 
     def _tell(self, gate: str, found: Sequence[Answer]) -> None:
-        """Note what was verified, and what the policy's other systems came to."""
         if self.item is not None:
             self.item.stash[SYSTEMS] = others(found) if found else ()
         for answer in found:
@@ -296,7 +289,6 @@ class MeasurementSource:
         return gate.beside(measured, self.context or self.space.open_shard(self.subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
-        """Keep a measurement, unless the bytes changed meanwhile."""
         if self._files_now() != self._files:
             raise EvidenceError(
                 f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
@@ -321,7 +313,6 @@ class MeasurementSource:
             self._note("does not count", gate, [str(error)], system)
 
     def _stated(self, gate: str, measurement: Any) -> Record:
-        """A measurement made now, with what else a record holds."""
         root, counter = self.space.manifest.path.absolute().parent, 1
         with suppress(EvidenceError):
             old = self.space.evidence.read(gate, self._name, self._system(gate) or "")
@@ -343,7 +334,6 @@ class MeasurementSource:
         )
 
     def _verified(self, gate: str, system: str, *, signed: bool = True) -> Record:
-        """Evidence that counts; what the folder lacks is fetched from the store."""
         try:
             return self._verify(gate, system, signed=signed)
         except UnprovenError as error:

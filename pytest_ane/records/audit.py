@@ -135,12 +135,7 @@ def _data(manifest: Manifest) -> dict[str, Any]:
 
 
 def _files(manifest: Manifest) -> dict[str, str]:
-    """Digests of files below a manifest's folder that decide a verdict, by name.
-
-    Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
-    of families and builders with what they read, a chain's embedding, tokenizer and reference, and
-    the project's own gates; the packages that are judged are not among them.
-    """
+    """Digests of all files below a manifest's folder that decide a verdict, but judged packages."""
     folder = manifest.path.absolute().parent
     named: set[Path] = set()
     for model in manifest.models:
@@ -171,10 +166,7 @@ def _modules(model: Model, folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Audit:
-    """What came of it: sentences on the run as a whole, and a verdict of each gate that is due.
-
-    `changes` are the pull request's of what judges it; `rechecked` was measured again.
-    """
+    """Sentences on the run, a verdict of what is due, `changes` of judges, what was `rechecked`."""
 
     problems: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
@@ -183,11 +175,7 @@ class Audit:
 
 
 class Auditor:
-    """Judges a whole run again, by the base of the pull request.
-
-    Where a person has `reviewed` it, the pull request's own manifest judges. `recheck` is how many
-    measurements are made again; below 1 the share of them.
-    """
+    """Judges a run anew, by the base unless `reviewed`; `recheck` is a number, below 1 a share."""
 
     def __init__(
         self, run: RunFile, base: Base, *, cache: Path | None = None, reviewed: bool = False,

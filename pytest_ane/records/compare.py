@@ -32,10 +32,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Recorded:
-    """Evidence that may be compared: it counts, whatever the policy says of systems, chips and age.
-
-    Files of one `digest` are one record. Only where `is_held` it fits the package built here.
-    """
+    """Evidence to compare; files of one `digest` are one, held ones fit the package built here."""
 
     file: Path
     digest: str
@@ -74,10 +71,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Side:
-    """What one system has of a gate and subject, and the chip as `machine`; or the other way round.
-
-    The verdict is by today's policy, the worst of several records.
-    """
+    """What a system has of a gate and subject, by today's policy the worst; or what a chip has."""
 
     name: str
     machine: str
@@ -130,11 +124,7 @@ class Comparison:
 
 
 def compare(found: Iterable[Recorded | Skipped], by: By) -> Comparison:
-    """Compare neighbours among the systems, or chips, that have evidence of the same question.
-
-    Systems are compared on one chip, and chips on one system. Where no two records are of one, they
-    are compared all the same, and `is_confounded` says so.
-    """
+    """Neighbouring systems of one chip, or chips of one system; others are `is_confounded`."""
     every = list(found)
     skipped = [one for one in every if isinstance(one, Skipped)]
     recorded = [one for one in every if isinstance(one, Recorded)]

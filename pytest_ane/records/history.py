@@ -30,10 +30,7 @@ Asked: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a run measured, as far as it may be compared; texts are left out.
-
-    The label is of its commit, or of the run outside of git; the time `2026-11-21 10:00:00`.
-    """
+    """Figures of a run that may be compared; its label is of the commit, or of the run."""
 
     label: str
     time: str
@@ -120,11 +117,7 @@ class Red:
 
 @dataclass(frozen=True)
 class Judged:
-    """Today's policy over a memory: what is red still, then what was, each by its first run.
-
-    `figures` counts the series judged; `subjects` are not in the manifest, and `silent` gates have
-    no limit on a figure.
-    """
+    """What is red by today's policy, then what was, each since its first run; and the rest."""
 
     red: tuple[Red, ...]
     figures: int

@@ -143,10 +143,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one subject over runs, in their order; NaN and infinities are values.
-
-    `ids` and `runs` are places in `Memory.lines` and `Memory.runs`; the test is which of several.
-    """
+    """A figure of a subject over runs; `ids` and `runs` are places in `Memory.lines` and `runs`."""
 
     gate: str
     subject: str
@@ -159,11 +156,7 @@ class Series:
 
 
 class Memory:
-    """All records of a folder, of these models alone if there are any.
-
-    Runs are in git's order where it knows their commits, else by time; lines in the order of runs.
-    `HistoryError` where no record can be read.
-    """
+    """A folder's records, runs in git's order, else by time; `HistoryError` if none is read."""
 
     def __init__(self, folder: Path, models: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -253,11 +246,7 @@ class Memory:
         self, figures: str | Sequence[str] = (), *, gate: str = "", shards: str = "all",
         changing: bool = False,
     ) -> list[Series]:  # fmt: skip
-        """Figures over runs, by one name or several; all where none is named.
-
-        Shards are ids, ranges and globs, as for `--ane-shards`, or names of models; with `changing`
-        figures that have one value throughout are left out.
-        """
+        """Figures by name, of shards as for `--ane-shards`; `changing` ones have several values."""
         names = {figures} if isinstance(figures, str) and figures else {*figures}
         found: dict[tuple[Any, ...], list[tuple[int, int, float]]] = {}
         for line in self.of(gate=gate, shards=shards):

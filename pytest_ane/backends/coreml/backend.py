@@ -212,11 +212,7 @@ class CoreMLBackend:
         )
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
-        """What `use` makes of the artifact's `.mlmodelc`, which is compiled if need be.
-
-        Where Core ML says that the compiled model is stale it is compiled once more, which is said,
-        and used again. A compiled artifact is used as it is. `ExecutionError` where Core ML fails.
-        """
+        """What `use` makes of an `.mlmodelc`; a stale one is compiled anew. `ExecutionError`."""
         compiled = artifact if is_compiled(artifact) else self._compiled.get(artifact)
         try:
             return use(compiled)
@@ -309,11 +305,7 @@ class CoreMLRunner:
                 state.write_state(name, value)
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
-        """Run once, with the inputs that are declared.
-
-        fp16 inputs are rounded to fp16 here, as on every backend; Core ML's Python interface takes
-        them as float32. Outputs have the program's names.
-        """
+        """Run once: fp16 inputs are rounded here, and outputs have the program's names."""
         arguments = self._arguments(inputs)
         with self._explained("could not predict"):
             outputs = self._loaded.predict(arguments, state)

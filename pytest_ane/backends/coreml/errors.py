@@ -139,11 +139,7 @@ def recognise(text: str) -> KnownError | None:
 
 
 def error_text(error: BaseException) -> str:
-    """What Core ML says in an error, as one line of at most 400 characters.
-
-    coremltools raises an NSError's `userInfo`, a dictionary printed over several lines
-    (coremlpython/CoreMLPythonUtils.mm, `handleError`).
-    """
+    """A Core ML error in one line of at most 400 characters: an NSError's printed `userInfo`."""
     text = str(error)
     found = [match for reason in _REASONS for match in reason.finditer(text)]
     if found:

@@ -145,11 +145,7 @@ def _listed_devices() -> tuple[tuple[str, ...], int]:
 
 
 def _compiler() -> str:
-    """Without Xcode there is no `coremlcompiler`; the command line tools alone lack it.
-
-    Where there are no tools at all, `xcrun` opens a window that offers to install them, and
-    `xcode-select -p` only says so.
-    """
+    """`xcode-select -p` comes first: `xcrun` without tools opens a window to install them."""
     system = f"coremltools {version('coremltools')}"
     try:
         _output_of("xcode-select", "-p")

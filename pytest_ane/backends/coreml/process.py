@@ -71,11 +71,7 @@ class Device:
         return self._timeout or DEVICE_TIMEOUT
 
     def load(self, subject: str, path: str, units: str, function: str | None) -> Any:
-        """A `coremltools.models.CompiledMLModel`, or one that answers from the child.
-
-        What Core ML refuses is its own `RuntimeError`, here as of `run`; `ExecutionError`, with the
-        subject, where a call took too long or ended the child.
-        """
+        """A `CompiledMLModel`, here or in the child; a refusal is a `RuntimeError`."""
         if self._in_process():
             return _load(path, units, function)
         return _Model(self, subject, (path, units, function))
@@ -243,7 +239,6 @@ class _Child:
         self._released.append(reference)
 
     def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
-        """What a function gives; `TimeoutError` once it was ended, `EOFError` with how it ended."""
         references = [a.reference if isinstance(a, _Kept) else a for a in arguments]
         with self._lock:
             released, self._released = self._released, []
@@ -364,11 +359,7 @@ def _keep(function: Callable[..., Any], *arguments: Any) -> int:
 
 
 def serve(connection: int, requests: int, answers: int) -> None:
-    """The child: answer requests until the parent is gone.
-
-    A call may not outlive the time limit even where the parent was killed: an alarm's default
-    action ends the process, which needs no GIL.
-    """
+    """The child: answer until the parent is gone. An alarm, without the GIL, ends a late call."""
     channel = _Channel(Connection(connection), answers, requests, copies=False)
     sys.modules.update(dict.fromkeys(_NOT_NEEDED))  # type: ignore[arg-type]
     try:

@@ -157,7 +157,6 @@ _QWEN_NAMES = {
 
 
 def _mixed(s: Settings, config: DecoderConfig, mixture: Mixture) -> DecoderConfig:
-    """Sparse layers where Qwen's keys say so; the mixture's sizes where they are silent."""
     step, dense = s.count("decoder_sparse_step", 1), s.get("mlp_only_layers", [])
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(len(config.layers))]
     # One of two names, by the version of transformers that saved it.

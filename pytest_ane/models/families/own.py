@@ -274,7 +274,6 @@ class Renaming:
         return others | {p.name: self._back(p, arrays[self.name(p.name)]) for p in own}
 
     def _axes(self, port: str, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The axes of a port that the package leaves out, and the others in its order."""
         own = self.own[port].axes if port in self.own else None
         axes = range(count) if own is None else own
         return [axis for axis in range(count) if axis not in axes], axes

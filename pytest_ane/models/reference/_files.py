@@ -187,7 +187,6 @@ class PublishedTensors(Tensors):
         return name.removeprefix("language_model.") if self._alone else name
 
     def _stored(self, model: Any, wanted: Collection[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and shapes of the tensors that make up some parameters of a model."""
         if self.source.synthetic:
             from transformers.core_model_loading import revert_weight_conversion
 

@@ -200,11 +200,7 @@ def gguf_tokenizer(value: Callable[[str], Any], origin: str) -> SourceTokenizer:
 
 
 def _bytes(lists: dict[str, Any], pre: str, whole: bool, mapping: Any) -> Any:
-    """Byte-level BPE, in which a word that is a token is that token if `whole`.
-
-    Their builder heeds no such thing, and spells anew what is written in other than GPT-2's 256
-    characters, such as DeepSeek's special tokens, which it then cuts into pieces.
-    """
+    """Byte-level BPE, in which a word that is a token is that token if `whole`."""
     from tokenizers import AddedToken, pre_tokenizers
     from transformers import GPT2Tokenizer
 
@@ -223,12 +219,7 @@ def _bytes(lists: dict[str, Any], pre: str, whole: bool, mapping: Any) -> Any:
 
 
 def _word_pieces(lists: dict[str, Any], told: Callable[..., Any], origin: str) -> Any:
-    """BERT's WordPiece, which their converter does not know.
-
-    llama.cpp's writes U+2581 before a token that begins a word, and leaves out the `##` of one that
-    goes on (`BertModel.set_vocab` of `conversion/bert.py`); CLS and SEP are around a text whatever
-    the file says of ends.
-    """
+    """BERT's WordPiece, which transformers' converter does not know."""
     from tokenizers import AddedToken
     from transformers import BertTokenizer
 

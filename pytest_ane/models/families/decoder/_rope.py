@@ -140,7 +140,6 @@ def _yarn(p: Parameters, plain: DoubleArray) -> Scaled:
     channels = 2 * len(plain)
 
     def pair(turns: float) -> float:
-        """The pair that turns so often over the trained length."""
         return channels * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(p.theta))
 
     low, high = pair(p.real("beta_fast", 32)), pair(p.real("beta_slow", 1))

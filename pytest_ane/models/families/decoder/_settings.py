@@ -405,11 +405,7 @@ class Settings:
         return dict(table), name
 
     def _gguf_rope(self, head: int) -> dict[str, Any]:
-        """As llama.cpp reads `rope.scaling.*`: a factor without a kind is linear scaling.
-
-        Phi-3's LongRoPE has no kind: it is two tensors of divisors, of which the short one counts
-        up to the length that the model was trained with.
-        """
+        """As llama.cpp reads `rope.scaling.*`: a factor without a kind is linear scaling."""
         self._read |= {*GGUF_ROPE.values(), "rope.scale_linear", "rope.dimension_count"}
         table = {key: self._plain(f"{self._prefix}{name}") for key, name in GGUF_ROPE.items()}
         if table["factor"] is None:

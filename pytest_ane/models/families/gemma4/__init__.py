@@ -93,7 +93,6 @@ _OWN_KEYS = {"head_dim", "num_key_value_heads"}
 
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
-    """Sliding layers with whole heads that turn, global ones with heads of their own."""
     _check_variant(s)
     sliding = _sliding(s)
     near_heads, kv_heads = _key_heads(s, sliding) if s.is_gguf else (None, 0)
@@ -177,11 +176,7 @@ def _key_heads(s: Settings, sliding: Sequence[bool]) -> tuple[int, int]:
 
 
 def _rotaries(s: Settings, near: int, far: int, positions: int) -> tuple[Rotary, Rotary]:
-    """The angles of sliding layers and of global ones, whose heads have so many channels.
-
-    GGUF has proportional RoPE as divisors, so large that pairs which do not turn stay where they
-    are; llama.cpp divides the frequencies of global layers alone.
-    """
+    """The angles of sliding layers and of global ones, whose heads have so many channels."""
     if not s.is_gguf:
         s.needed("rope_parameters")
         return (
@@ -346,7 +341,6 @@ class Gemma4Model(DecoderModel):
         return _part(shard).layer
 
     def _module(self, shard: str) -> nn.Module:
-        """The shard's ANE form, attention in float32."""
         from pytest_ane.models.families.decoder._ane import StatefulAttention
         from pytest_ane.models.families.gemma4._forms import AneCombiner, AnePack
 

@@ -405,7 +405,6 @@ class ZayaModel(DecoderModel):
         return self.exact.undecided(block_index(shard) // 2)
 
     def _stateless(self) -> ZayaConfig:
-        """As it is, for its attention has states throughout."""
         return self.config
 
     def filling(self, shard: str) -> None:
