@@ -1,10 +1,8 @@
 """Answers of a Mac: kept in files as they come, and given again from files or a script.
 
-`Log` stands in front of Core ML while a `Recorder` is entered, and `Replay` in front of the
-executor while a `Replayer` is. A `Recording` is the folder between them: plans as coremltools
-writes them, predictions as safetensors. A model is known again by its operations and its weights,
-wherever it lies and whoever compiled it; a prediction by its model, function, compute units,
-inputs, and all that its state went through.
+A `Recording` is the folder between `Log`, in front of Core ML, and `Replay`, in front of the
+executor. A model is known again by its operations and weights; a prediction by its model, function,
+compute units, inputs, and all that its state went through.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """How the ANE of a Mac computes: programs of one operation each, and rows of what they gave.
 
-Inputs tell apart how an operation may compute, and are the same on every machine. Core ML leaves
-small work on the CPU (on an M4 a product of matrices below some 100 million multiply-accumulates),
-so tensors repeat their samples many times over. Whether that is enough, only the plan says. Rows
-have the columns of tests/mlprogram/executor/ane/recorded.csv, and `python -m
-benchmarks.ane_arithmetic` scores them.
+Core ML leaves small work on the CPU (on an M4 a product of matrices below some 100 million
+multiply-accumulates), so tensors repeat their samples; whether often enough, the plan says. Rows
+are as tests/mlprogram/executor/ane/recorded.csv, which `benchmarks.ane_arithmetic` scores.
 """
 
 from __future__ import annotations

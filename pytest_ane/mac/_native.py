@@ -1,14 +1,10 @@
 """`coremltools.libcoremlpython` of our own, behind coremltools' Python classes.
 
-coremltools talks to Core ML through one native module, which its wheels have on macOS only. This
-module has the same classes, with the signatures that coremltools 9.0 calls (`models/model.py`,
-`models/_compiled_model.py`, `models/compute_plan.py`), and answers with the executor: its plans say
-that everything runs on this machine's CPU.
+It has the classes of Core ML's native module, with the signatures that coremltools 9.0 calls, and
+answers with the executor: its plans say that everything runs on this machine's CPU.
 
-`stand_in` puts an `Answerer` in front of such a module, this one or Core ML's own. It is given
-each question and a way to ask the module behind. Three answer: the executor by itself;
-`_answers.Replay` from rules and recorded files, with the executor behind it; `_answers.Log`, which
-keeps what Core ML said.
+`stand_in` puts an `Answerer` in front of such a module, this one or Core ML's own, which is given
+each question and a way to ask the module behind: `_answers.Replay` or `_answers.Log`.
 """
 
 from __future__ import annotations

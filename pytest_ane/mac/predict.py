@@ -1,18 +1,10 @@
 """`MLModel.predict` on any machine: coremltools' native module, served by the executor.
 
-Three ways to use it, none of which changes code that predicts:
-
     pytest -p pytest_ane.mac.predict tests/
-
-    from pytest_ane.mac import predict
-    predict.install()
-
+    predict.install()                                # or in Python
     pytest-ane run model.mlpackage --input x=in.npy --out y.npy
 
-With `--ane-arithmetic=ane`, `install(arithmetic="ane")` or `run --arithmetic ane`, models whose
-compute units have the ANE in them compute as an M4's does, where that is known; those of
-`CPU_ONLY` and `CPU_AND_GPU` compute as typed.
-
+With the arithmetic `ane`, models whose compute units have the ANE in them compute as an M4's does.
 `install` puts `_native` in place of coremltools' native module and makes coremltools believe that
 it runs on macOS. There it does nothing unless forced, or asked for the arithmetic `ane`.
 """

@@ -1,9 +1,8 @@
 """Canaries: shards that must pass before any other shard of their model is built.
 
-Nothing is left to the order of tests. Whoever is about to build another shard first asks what the
-canaries' gates say; where that is not known yet, it asks the gates itself, under a lock. So it
-holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates of a project's
-own count once their tests have run.
+Whoever is about to build another shard asks what their gates say, or the gates themselves, under a
+lock. So it holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates of
+a project's own count once their tests have run.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """A run judged again, by the base branch's rules and by code of the base branch.
 
-The run executed whatever the pull request brought along, so nothing it says of itself counts: not
-its exit code, not its verdicts. Forecasts and censuses are made again; verdicts are derived again
-from measurements of the very bytes that lie in the checkout; and some measurements, which the
-commit picks, are made again.
-
-    run = read_run(Path("run.jsonl"))
-    with base_of("origin/main", Path("shards.toml")) as base:
-        audit = Auditor(run, base, recheck=5).audit()
-
-What judges is the base's: manifest, policies, keys of signers and gates, over the pull request's
-files. A change of any of them is named, and needs a person's review.
+Nothing that the run says of itself counts: forecasts and censuses are made again, verdicts derived
+from measurements of the very bytes that lie in the checkout, and some measurements repeated, which
+the commit picks. A change of what judges (manifest, policies, signers, gates) needs a review.
 """
 
 from __future__ import annotations

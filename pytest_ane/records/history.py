@@ -1,10 +1,7 @@
 """What many runs tell: the run before, a figure's course, today's policy over them, and two sides.
 
-`last_before` and `courses` are what a report shows of earlier runs. `judge` says since which run a
-figure would have been red by today's policy: only limits on figures count that a policy sets
-whatever was measured (`Gate.limits`), for findings without a figure, such as an operation off the
-ANE, leave nothing to judge. `compare` holds two runs, commits, machines or systems side by side:
-which figures differ, and what else.
+`judge` looks at limits on figures alone that a policy sets whatever was measured (`Gate.limits`):
+findings without a figure, such as an operation off the ANE, leave nothing to judge.
 """
 
 from __future__ import annotations

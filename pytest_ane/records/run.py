@@ -4,11 +4,9 @@
     {"format": 1, "gate": "placement", "subject": "smollm2:L01", ..., "verdict": {...}}
     {"end": {"seconds": 76.5, "exit_code": 0, "records": 1, ...}, "sha256": "1f0c..."}
 
-Every line is on disk before the next test, so that a run that is killed leaves what it measured; by
-its missing end it is known. The last digest is of all bytes before it, so that a line that was
-changed, taken out or put in between is noticed. Whoever writes the whole file anew is not: see
-`audit`. In a folder each run has a file of its own, whose records are brief: that is the history,
-which `memory` reads.
+Every line is on disk before the next test; a killed run is known by its missing end, a line that
+was changed, taken out or put in by the digest. Who writes the whole anew is caught by `audit`.
+In a folder each run has a file of brief records: the history, which `memory` reads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Where a figure stepped, and what a memory holds: change points of its values over runs.
 
-Binary segmentation (Scott and Knott, Biometrics 30, 1974): the best split of a series is accepted
-or not, and its two parts are searched in the same way. The best split is the one whose parts differ
-most in their ranks (the standardised statistic of Mann and Whitney, as in Pettitt, Applied
-Statistics 28, 1979), so that one outlier does not draw it. It is accepted if the medians of its
-parts differ by more than the noise explains. The noise is the median absolute difference of
-neighbours, scaled to a standard deviation as for normal noise; a step is one difference of many.
-
-Most figures of the CPU executor are the same in every run, so that their noise is 0: then every
-change is a step.
+Binary segmentation (Scott and Knott, Biometrics 30, 1974): the best split of a series is the one
+whose parts differ most in their ranks (Mann and Whitney, as in Pettitt, Applied Statistics 28,
+1979), so that no outlier draws it. It is accepted if their medians differ by more than the noise
+explains, the median absolute difference of neighbours. Without noise every change is a step.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@
     evidence/smollm2/L01.placement@macos-27.json   where the policy names `systems`
     evidence/smollm2/behaviour.json                of a whole model
 
-A file of its own is what git merges, shows and signs well: two branches that record two shards do
-not meet, and one that records a shard again has a conflict where there is one. Machines may also
-share evidence over a store, by what was measured and what was asked: what a Mac recorded is pushed,
-and where a folder lacks a file it is fetched, and lies there like any other.
+So git merges and signs it well. A store that machines share has evidence by what was measured and
+asked: what is recorded is pushed, and what a folder lacks is fetched.
 """
 
 from __future__ import annotations

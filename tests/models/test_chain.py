@@ -23,7 +23,6 @@ from pytest_ane.models.chain import (
     decode,
 )
 from pytest_ane.models.families import Wire
-from tests.gates.behaviour.toys import toy
 
 VOCABULARY = 7
 
@@ -214,11 +213,6 @@ def test_an_answer_that_is_there_tells_the_tokens_that_it_agrees_with(
     assert found.logits.tolist() == COUNTING.logits(ids).tolist()
 
 
-def test_the_answer_has_the_text_s_own_logits() -> None:
-    answer = COUNTING.answer([1, 2], 2, (3, 4))
-    assert answer.logits.tolist() == COUNTING.logits([1, 2]).tolist()
-
-
 def noted(given: list[int], kind: str = "block", sees: str = "state") -> ChainStep:
     """A block that notes how many positions it was given."""
 
@@ -227,16 +221,6 @@ def noted(given: list[int], kind: str = "block", sees: str = "state") -> ChainSt
         return hidden
 
     return ChainStep(Wire("L00", kind=kind), lambda: run, sees)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("sees", "lengths"), [("state", [3, 1, 1]), ("call", [3, 4, 5])])
-def test_states_take_each_token_once_and_calls_the_whole_text(
-    sees: str, lengths: list[int]
-) -> None:
-    given: list[int] = []
-    chain = Chain(embed, (noted(given, sees=sees), head("head.0", following)))
-    assert decode(chain, [1, 2, 3], 3).tokens == [4, 5, 6]
-    assert given == lengths
 
 
 def test_every_step_is_split_by_part() -> None:
@@ -264,12 +248,6 @@ def test_only_the_last_position_of_the_prompt_enters_the_head() -> None:
     block = ChainStep(Wire("L00"), lambda: identity, "state")
     assert decode(Chain(embed, (block, head("head.0", run))), [1, 2, 3], 2).tokens == [4, 5]
     assert given == [1, 1]
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 4))
-def test_it_says_what_a_chain_answers(ids: list[int], count: int) -> None:
-    chain = toy(2)
-    assert tuple(decode(chain, ids, count).tokens) == chain.answer(ids, count).tokens
 
 
 def test_the_last_token_needs_no_position() -> None:

@@ -122,20 +122,6 @@ def test_only_and_skip(good: Project) -> None:
     bench(good, "--benchmark-skip").assert_outcomes(skipped=3, deselected=5)
 
 
-def test_a_manifest_s_own_folder(project: Project) -> None:
-    """Runs are stored there, too, so that they can be committed."""
-    project.manifest(
-        '[models.own]\nbaselines = "kept"\n[models.own.shard.good]\nreference = "none"\n'
-        f'artifact = "{project.workshop.packages["good"]}"\n' + LIMIT
-    )
-    bench(project, "-k", "load", "--benchmark-save=first")
-    assert len(list(project.path.glob("kept/*/0001_first.json"))) == 1
-    settle(project)
-    result = bench(project, "-k", "load", *SLOW)
-    result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(["*(run 0001 of *"])
-
-
 def test_another_machine_s_run_outside_the_working_folder(
     good: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -205,15 +205,6 @@ def test_signatures(recorded: Recorded) -> None:
 
 @pytest.mark.drawn
 @pytest.mark.slow
-def test_allowed_it_is_still_called_unproven(recorded: Recorded) -> None:
-    recorded.path(PLACEMENT).unlink()
-    result = recorded.verify("--ane-unproven=allow")
-    result.assert_outcomes(passed=3, deselected=1)
-    result.stdout.fnmatch_lines(["unproven own:good  placement *is missing*"])
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
 def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     recorded.project.replace('"plan"', '"forecast"')
     recorded.verify("-k", "placement").stdout.fnmatch_lines(["evidence: 1 verified (*"])

@@ -240,14 +240,6 @@ def test_a_name_of_nothing(project: Project, x: Any, keys: str, policy: str) -> 
 # Nobody asks.
 
 
-@pytest.mark.parametrize("options", [["--ane-shards=nobody"], ["--ane-shards="]])
-def test_no_shard_of_that_name(project: Project, x: Any, options: list[str]) -> None:
-    save(project.path / "it.mlpackage", projection)
-    shard(project, 'reference = "none"')
-    result = project.run(*options, "-m", "gate")
-    assert result.ret
-
-
 @pytest.mark.parametrize("options", [["-k", "nobody"], ["--deselect", "gates"], ["-m", "nobody"]])
 def test_everything_is_deselected(project: Project, options: list[str]) -> None:
     save(project.path / "it.mlpackage", projection)

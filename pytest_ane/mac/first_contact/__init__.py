@@ -1,13 +1,9 @@
 """The first run on a Mac, as a pytest suite: what the Core ML backend assumes, a test for each.
 
-    pytest-ane first-contact --shard L01
-
 A test's docstring is the assumption; its assert says what it means when it does not hold, and a
-skip why this machine cannot tell. The tests ask Core ML where the backend does, in a child process
-with a time limit, so a crash or a hang is one failed test. Each result is a line of
-`results.jsonl` as soon as it is known; the next run in the folder asks what is missing or failed.
-What goes home is a zip file of the results, what Core ML answered (folders for a `Replayer`), and
-rows of its arithmetic.
+skip why this machine cannot tell. Core ML is asked in a child process with a time limit. Each
+result is a line of `results.jsonl` as soon as it is known; the next run in the folder asks what is
+missing or failed. What goes home is a zip file of results, recorded answers and rows of arithmetic.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ A reference and the converted form share no code and no reading of a file: trans
 configuration, places the tensors, and makes angles, masks and caches. No module here imports a
 family, and no converted form imports one of these.
 
-    model = TransformersModel(source)
-    (y,) = model.layer(7).run([hidden])       # float32 [T, C] to [T, C], from position 0
-
-Only what is asked for is in memory: a model begins on torch's meta device, a layer gets its tensors
-when it is opened, and the other layers are stand-ins that transformers' own loop runs through.
-Hooks put hidden states in before the layer, take out what a module gets or gives, and end the run.
+Only what is asked for is in memory: a layer gets its tensors when it is opened, and the others are
+stand-ins that transformers' own loop runs through. Hooks put hidden states in before the layer,
+take out what a module gets or gives, and end the run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """A source's tokenizer, by transformers: a checkpoint's own, or built from GGUF's metadata.
 
-Of GGUF transformers' converter (`transformers.integrations.gguf.gguf_tokenizer_mapping`) gives the
-vocabulary, merges and most ways to split a text. Ours is what it lacks, or has otherwise than the
-published tokenizers: each with its reason where it stands. llama.cpp's `src/llama-vocab.cpp` says
-what its files mean, and what is put around a text where they do not tell.
-
+Of GGUF transformers' converter (`transformers.integrations.gguf.gguf_tokenizer_mapping`) gives
+most; ours is what it lacks or has otherwise, as llama.cpp's `src/llama-vocab.cpp` reads its files.
 transformers takes seconds to import, so it is imported where a tokenizer is opened.
 """
 

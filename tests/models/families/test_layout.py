@@ -35,12 +35,6 @@ def test_rotary_tables_lie_on_the_unit_circle(length: int, pairs: int, theta: fl
     np.testing.assert_array_equal(cos[:, :pairs], cos[:, pairs:])
 
 
-def test_a_longer_table_begins_with_the_shorter_one() -> None:
-    np.testing.assert_array_equal(
-        Rotary.plain(8, 1e5).tables(7)[0], Rotary.plain(8, 1e5).tables(64)[0][:7]
-    )
-
-
 def test_the_mask_forbids_later_keys() -> None:
     assert causal_mask(3).tolist() == [[0, -1e4, -1e4], [0, 0, -1e4], [0, 0, 0]]
     assert causal_mask(1).tolist() == [[0]]

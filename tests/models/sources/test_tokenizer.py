@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -91,19 +89,6 @@ def test_text_becomes_the_tokens_that_merges_and_splitting_give(
     tokenizer = build()
     assert tokenizer.encode(text) == ids(*tokens)
     assert tokenizer.decode(ids(*tokens)) == text
-
-
-def test_gpt2_does_not_split_digits() -> None:
-    assert build(ggml__pre="gpt-2").encode("12") == ids("12")
-
-
-BUILT = build()
-
-
-@given(st.text())
-def test_any_text_comes_back(text: str) -> None:
-    tokenizer = BUILT
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_a_text_of_which_the_vocabulary_lacks_a_part_is_no_other_text() -> None:
@@ -217,14 +202,6 @@ def test_the_default_model_s_chat(smollm2: Source) -> None:
         "Face<|im_end|>\n<|im_start|>user\nWhat is the capital of Japan?<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-
-
-@pytest.mark.parametrize(
-    "text", ["naïve café", "日本語のテキスト", "🙂👩‍🚀 x", "tab\there", "  a\n\n b  "]
-)
-def test_the_default_model_s_text_comes_back(smollm2: Source, text: str) -> None:
-    tokenizer = smollm2.tokenizer
-    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 WORDS = ("hello", "user", ":", "answer")
