@@ -46,10 +46,7 @@ def test_canaries_come_first_and_models_last(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("package", "gate", "complaint"),
-    [
-        ("ineligible", "placement", "failed placement"),
-        ("nan", "fidelity", "failed fidelity"),
-    ],
+    [("ineligible", "placement", "failed placement"), ("nan", "fidelity", "failed fidelity")],
 )
 def test_others_are_not_run_when_it_fails(
     project: Project, package: str, gate: str, complaint: str

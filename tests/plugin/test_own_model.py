@@ -178,11 +178,7 @@ def test_a_builder_is_asked_again_only_when_something_it_depends_on_changes(
         ("x = Port('x', (1, -16, 'T', 1))", "", "gives 'x' the shape (1, -16, 'T', 1); use sizes"),
         ("x = Port('y', x.shape)", "", "names a port twice among y, y."),
         ("", ", reference=3", "has int for a reference; give a callable or None."),
-        (
-            "",
-            ", reference=lambda x: x[:, :8]",
-            "at T = 1 its reference gives [1, 8, 1, 1], and",
-        ),
+        ("", ", reference=lambda x: x[:, :8]", "at T = 1 its reference gives [1, 8, 1, 1], and"),
         ("", ", reference=lambda x: 1 / 0", "its float32 reference failed: ZeroDivisionError"),
         ("raise SystemExit(3)", "", "failed: SystemExit: 3 (small_model.py:"),
         ("module.forward = lambda x: x.nothing()", "", "ffn.0 could not be converted: 'Tensor'"),
@@ -328,10 +324,7 @@ def test_evidence_says_who_wrote_the_reference(project: Project, genuine: None) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            FAMILY.replace("def spread", "def spreads"),
-            "has no function spread(); a family has",
-        ),
+        (FAMILY.replace("def spread", "def spreads"), "has no function spread(); a family has"),
         (FAMILY.replace("VERSION =", "EDITION ="), "has no VERSION, a text that every cache key"),
         ("import nothing_such", "linear_family cannot be imported: ModuleNotFoundError: No module"),
     ],

@@ -77,9 +77,7 @@ def test_valid_evidence_is_kept_and_not_measured_again(
     record(project.packages(good="none"), "--ane-record")
     before = kept(project, "own/good.placement.json")
     result = record(
-        project,
-        "--ane-record",
-        script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15")),
+        project, "--ane-record", script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15"))
     )
     result.assert_outcomes(passed=3, deselected=1)
     result.stdout.fnmatch_lines(["evidence: 3 kept"])

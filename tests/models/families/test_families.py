@@ -29,13 +29,7 @@ from pytest_ane.models.families import (
     ports_of,
     shard_input,
 )
-from pytest_ane.models.families._blocks import (
-    missing,
-    slice_bounds,
-    slices,
-    starts_whole,
-    wiring,
-)
+from pytest_ane.models.families._blocks import missing, slice_bounds, slices, starts_whole, wiring
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
 from pytest_ane.models.families.registry import get_family

@@ -126,10 +126,7 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
 
 
 K, V = Port("k", (1, 2, 8, 4)), Port("v", (1, 2, 4, 8))
-STACKED = {
-    "v": OwnPort(name="kv", axes=(0, 1, 3, 2), join=0),
-    "k": OwnPort(name="kv", join=0),
-}
+STACKED = {"v": OwnPort(name="kv", axes=(0, 1, 3, 2), join=0), "k": OwnPort(name="kv", join=0)}
 
 
 def renaming(**own: OwnPort) -> Renaming:

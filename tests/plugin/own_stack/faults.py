@@ -160,11 +160,7 @@ FAULTS = (
         ),
     ),
     Fault("embedding row shifted", "attention", _embedding_shifted),
-    Fault(
-        "mask off by one",
-        "attention",
-        of_attention(_MaskShifted),
-    ),
+    Fault("mask off by one", "attention", of_attention(_MaskShifted)),
     Fault(
         "feedback from the wrong output",
         "conv",

@@ -23,13 +23,7 @@ from pytest_ane.models.families import Branch, Cut, Port, Ports, Reference, Rout
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import block_index, is_head, starts_whole
 from pytest_ane.models.families._layout import AneLayout, Rotary
-from pytest_ane.models.families.decoder import (
-    DecoderConfig,
-    DecoderModel,
-    Layer,
-    Mixture,
-    Settings,
-)
+from pytest_ane.models.families.decoder import DecoderConfig, DecoderModel, Layer, Mixture, Settings
 from pytest_ane.models.families.decoder._config import PUBLISHED, Names, Parts
 from pytest_ane.models.families.decoder._model import layout as decoder_layout
 from pytest_ane.models.sources import Source, Spread
