@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,20 +25,6 @@ ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 
 NO_TOKEN = -1
 """Stands for a token whose logits are not finite, and for all after it; no reference has it."""
-
-
-@runtime_checkable
-class Rewinding(Protocol):
-    """A `ShardRun` that can go back to an earlier position of its sequence."""
-
-    def __call__(self, hidden: FloatArray) -> FloatArray:
-        """The next positions `[T, C]`."""
-
-    def mark(self) -> Any:
-        """Save the state of the sequence, for `back`."""
-
-    def back(self, mark: Any, keep: int = 0) -> None:
-        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
 
 
 Watch: TypeAlias = "Callable[[Wire, Streams], None]"
@@ -186,9 +172,6 @@ class Chain:
         return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
 
 
-Marks: TypeAlias = list[tuple[Rewinding, Any]]
-
-
 class Decoder:
     """A text that grows, and its logits: the one loop body of greedy decoding.
 
@@ -223,25 +206,6 @@ class Decoder:
         """The streams after the head, which takes all their positions."""
         self._run(streams, head=True)
         return streams
-
-    def mark(self) -> Marks:
-        """Save the states of all shards, for `back`; `ExecutionError` where one cannot go back."""
-        marks: Marks = []
-        for step, run in self._runs:
-            if step.sees == "itself":
-                continue
-            if not isinstance(run, Rewinding):
-                raise ExecutionError(
-                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
-                )
-            marks.append((run, run.mark()))
-        return marks
-
-    def back(self, marks: Marks, done: int, keep: int = 0) -> None:
-        """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
-        for run, mark in marks:
-            run.back(mark, keep)
-        self.done = done + keep
 
     def _run(self, streams: Streams, *, head: bool, watch: Watch | None = None) -> None:
         for step, run in self._runs:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_ane.cli.output import tell
-from pytest_ane.manifest import Prompt
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.project import process
@@ -25,7 +24,6 @@ def open_stack(
     name: str | None,
     cache: Path | None,
     check: Callable[[OpenModel], None] = OpenModel.check_compared,
-    prompt: Prompt | None = None,
     arithmetic: Arithmetic | None = "typed",
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
@@ -36,7 +34,6 @@ def open_stack(
         cache: its folder.
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
-        prompt: in place of the model's golden prompts.
         arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
             `ane` if that is named and no device runs.
 
@@ -47,9 +44,6 @@ def open_stack(
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
     project = read_project(manifest, cache, notify=tell, backend_name=backend)
     model = choose_model(project.manifest, name, stacks=True)
-    if prompt is not None:
-        model = model.model_copy(update={"prompts": (prompt,)})
-        project.manifest = project.manifest.model_copy(update={"models": (model,)})
     if not model.prompts:
         raise UnprovenError(
             f"{model.name} has no golden prompts to run through the stack; add "

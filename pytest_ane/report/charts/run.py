@@ -40,7 +40,6 @@ def pictures_of(run: Run) -> list[Picture]:
     made += [drift(document) for document in printed("drift")]
     made += [*throughput(run, next(iter(printed("bound")), None))]
     made += [recommend(document) for document in printed("recommend")]
-    made.append(speculation(printed("speculate")))
     made += [_course(run, course) for course in run.courses]
     return [picture for picture in made if picture is not None]
 
@@ -350,36 +349,3 @@ def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed | _Part]:
     for each in bound.get("measured") or ():
         name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
         yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
-
-
-# Speculative decoding.
-
-
-def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Tokens that a verifier call yields, against its width, with what it must yield to pay.
-
-    Of what `pytest-ane speculate --json` printed, of one width each; None where no call was made.
-    """
-    series, rows, told = ("measured", "needed to pay", "by lookup in this text"), [], []
-    for document in documents:
-        speculated, cost = document.get("speculated"), document["cost"]
-        if not speculated or not speculated["calls"]:
-            continue
-        width, prompt = int(document["width"]), label(document.get("prompt"))
-        measured = measure(1 + speculated["accepted"] / len(speculated["calls"]))
-        needed = measure(cost["tv"]) / measure(cost["t1"])
-        told.append(
-            f"Prompt {prompt}, width {width}: a call yields {amount(measured)} tokens and must "
-            f"yield {amount(needed)} to pay."
-        )
-        rows += [(prompt, width, series[0], measured), (prompt, width, series[1], needed)]
-        rows += [
-            (prompt, each["width"], series[2], measure(each["tokens_per_call"]))
-            for each in document.get("widths") or ()
-        ]
-    if not told:
-        return None
-    columns = tuple(map(Column, ("prompt", "width", "what", "tokens per call")))
-    table = Table("tokens per call", columns, tuple(rows), "speculation")
-    values = {"series": [name for name in series if any(row[2] == name for row in rows)]}
-    return Picture("Speculative decoding", "speculation", " ".join(told), table, values)
