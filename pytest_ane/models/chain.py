@@ -87,13 +87,11 @@ class Chain:
 
     Attributes:
         positions: the longest sequence that they can take, if there is an end.
-        widest: the largest T of a call, if there is one; longer inputs are several calls.
     """
 
     embed: Callable[[Sequence[int]], FloatArray]
     steps: tuple[ChainStep, ...]
     positions: int | None = None
-    widest: int | None = None
 
     @property
     def blocks(self) -> tuple[ChainStep, ...]:
@@ -267,8 +265,13 @@ class Decoding:
         """Take one step."""
         self._spent.clear()
         start = self._timer()
-        token = next_token(self._decoder.logits()[0], len(self._decoder.ids))
-        self._decoder.ids.append(token)
+        ids = self._decoder.ids
+        if (token := likeliest_token(self._decoder.logits()[0])) == NO_TOKEN:
+            raise ExecutionError(
+                f"The logits for position {len(ids)} are not all finite, so there is no likeliest "
+                "token; pytest --ane-shards=all -m gate says which shard gives NaN or infinity."
+            )
+        ids.append(token)
         whole = self._timer() - start
         self.tokens.append(token)
         self.steps.append({**self._spent, HOST: whole - sum(self._spent.values())})
@@ -297,26 +300,6 @@ class Decoding:
             return timed
 
         return replace(step, open=open_sequence)
-
-
-def decode(
-    chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
-) -> Decoding:
-    """The `count` likeliest next tokens, one by one, each step timed."""
-    decoding = Decoding(chain, ids, count, timer)
-    for _ in range(count - 1):
-        decoding()
-    return decoding
-
-
-def next_token(logits: FloatArray, position: int) -> int:
-    """The token of the largest logit `[V]`; `ExecutionError` where one is not finite."""
-    if (token := likeliest_token(logits)) == NO_TOKEN:
-        raise ExecutionError(
-            f"The logits for position {position} are not all finite, so there is no likeliest "
-            "token; pytest --ane-shards=all -m gate says which shard gives NaN or infinity."
-        )
-    return token
 
 
 def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:

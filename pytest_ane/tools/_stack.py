@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,6 @@ def open_stack(
     manifest: Path | None,
     name: str | None,
     cache: Path | None,
-    check: Callable[[OpenModel], None] = OpenModel.check_compared,
     arithmetic: Arithmetic | None = "typed",
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
@@ -32,8 +31,6 @@ def open_stack(
         manifest: default `shards.toml` here.
         name: the model's; may be left out where the manifest has one whole model.
         cache: its folder.
-        check: raises where the model is not for the command, before anything is built; by default
-            where its prompts have nothing to compare.
         arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
             `ane` if that is named and no device runs.
 
@@ -56,7 +53,7 @@ def open_stack(
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # A stack has a family.
         opened.check_logits()
-        check(opened)
+        opened.check_compared()
         if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():
                 tell(line, stays=True)

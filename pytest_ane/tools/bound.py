@@ -7,7 +7,12 @@ from pathlib import Path
 
 from pytest_ane.cli.options import add_cache, add_manifest, count, positive
 from pytest_ane.cli.output import Output
+from pytest_ane.make import Cache
 from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.executor.shapes import largest_tokens
+from pytest_ane.tools import _bound
+from pytest_ane.tools._costs import costs_of
+from pytest_ane.tools._devices import choose_device
 
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
@@ -40,12 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """The resource that limits each kind of shards, and what would help."""
-    from pytest_ane.make import Cache
-    from pytest_ane.mlprogram.executor.shapes import largest_tokens
-    from pytest_ane.tools import _bound
-    from pytest_ane.tools._costs import costs_of
-    from pytest_ane.tools._devices import choose_device
-
     if options.path and options.manifest:
         raise ManifestError(f"Give {options.path} or --manifest {options.manifest}, not both.")
     path: Path = options.path or options.manifest or Path("shards.toml")

@@ -69,15 +69,14 @@ class Reading:
     """Rows of several prompts against the exact ones.
 
     Attributes:
-        cosine: the lowest of a row, `median` the typical; NaN if any is undefined, None where
-            both sides are zero in every row, as a pack of experts is that none was chosen of.
+        cosine: the lowest of a row; NaN if any is undefined, None where both sides are zero in
+            every row, as a pack of experts is that none was chosen of.
         relative_l2: |actual - exact| / |exact| over all rows together, Frobenius norms; NaN or
             infinite where undefined.
         largest: the greatest |actual|.
     """
 
     cosine: float | None
-    median: float | None
     relative_l2: float
     largest: float
 
@@ -232,7 +231,6 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative = 0.0 if error == 0 else float(error / norm)
     return Reading(
         cosine=float(cosines.min()) if len(cosines) else None,
-        median=float(np.median(cosines)) if len(cosines) else None,
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )

@@ -20,7 +20,6 @@ from pytest_ane.report.charts.picture import (
     number,
     off_scale,
     records,
-    root_ticks,
     rows_of,
 )
 from pytest_ane.report.run import Row, Run, comparable
@@ -92,8 +91,7 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             ),
             "drift",
         ),
-        {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
-        | marked("shard", label(steepest), words, place / len(now)),
+        {"runs": runs, **marked("shard", label(steepest), words, place / len(now))},
     )
 
 
@@ -223,7 +221,6 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
         table,
         {
             "rows": rows,
-            "ticks": root_ticks([*(loss for _, _, loss, *_ in candidates), limit or 0.0]),
             "limits": [] if limit is None else [{"limit": limit, "words": words}],
         },
     )
