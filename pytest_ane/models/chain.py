@@ -253,7 +253,17 @@ class Decoding:
     def __init__(
         self, chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
     ) -> None:
-        check_fits(chain.positions, ids, count)
+        if not ids:
+            raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
+        if count < 1:
+            raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
+        # The last token takes no position.
+        if chain.positions is not None and len(ids) + count - 1 > chain.positions:
+            raise ExecutionError(
+                f"A prompt of {len(ids)} tokens and {count} more do not fit the {chain.positions} "
+                "positions that the shards take; ask for fewer, or raise context (with states) or "
+                "max-tokens (without) in shards.toml."
+            )
         self._timer, self._spent = timer, defaultdict[str, float](float)
         self._decoder = Decoder(replace(chain, steps=tuple(map(self._timed, chain.steps))), ids)
         self.tokens: list[int] = []
@@ -300,20 +310,3 @@ class Decoding:
             return timed
 
         return replace(step, open=open_sequence)
-
-
-def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:
-    """`ExecutionError` where a prompt and `count` tokens after it do not fit so many positions.
-
-    The last token takes none.
-    """
-    if not ids:
-        raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
-    if count < 1:
-        raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
-    if positions is not None and len(ids) + count - 1 > positions:
-        raise ExecutionError(
-            f"A prompt of {len(ids)} tokens and {count} more do not fit the {positions} "
-            "positions that the shards take; ask for fewer, or raise context (with states) or "
-            "max-tokens (without) in shards.toml."
-        )
