@@ -92,10 +92,8 @@ class _Names:
         for arguments in operation.inputs.values():
             for argument in arguments:
                 if isinstance(argument, Ref) and argument.name not in self.scope:
-                    raise ProgramError(
-                        f"{self.where(operation)}: its input {argument.name!r} is not defined "
-                        "before it."
-                    )
+                    says = f"its input {argument.name!r} is not defined before it"
+                    raise ProgramError(f"{self.where(operation)}: {says}.")
         for nested in operation.blocks:
             self.block(nested, depth + 1)
 
@@ -113,24 +111,19 @@ class _Names:
 
 def check_boundary(model: MLModel, file: Path) -> None:
     """Check that the program has what the model declares: what it lacked could not be bound."""
-    if model.function and model.function not in model.program.functions:
-        raise ProgramError(
-            f"{file}: the model declares the function {model.function!r}, which its program does "
-            "not have."
-        )
     function = model.main
-    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
-    for word, features, names in (
-        ("input", model.inputs, {i.name for i in function.inputs} - states),
-        ("state", model.states, states),
-        ("output", model.outputs, set(function.block.outputs)),
+    inputs = {i.name: isinstance(i.type, StateType) for i in function.inputs}
+    functions = [model.function] if model.function else []
+    for word, declared, names in (
+        ("function", functions, {*model.program.functions}),
+        ("input", [f.name for f in model.inputs], {name for name, s in inputs.items() if not s}),
+        ("state", [f.name for f in model.states], {name for name, s in inputs.items() if s}),
+        ("output", [f.name for f in model.outputs], {*function.block.outputs}),
     ):
-        for feature in features:
-            if feature.name not in names:
-                raise ProgramError(
-                    f"{file}: the model declares the {word} {feature.name!r}, "
-                    "which its program does not have."
-                )
+        for name in declared:
+            if name not in names:
+                says = f"the model declares the {word} {name!r}, which its program does not have"
+                raise ProgramError(f"{file}: {says}.")
 
 
 def check_pipeline(pipeline: Pipeline, file: Path) -> None:
@@ -139,19 +132,14 @@ def check_pipeline(pipeline: Pipeline, file: Path) -> None:
         raise ProgramError(f"{file}: is a pipeline of no models.")
     available = {feature.name for feature in pipeline.inputs}
     for i, part in enumerate(pipeline.parts, 1):
+        where = f"{file}: part {i} of the pipeline"
         if isinstance(part, MLModel) and part.states:
-            raise ProgramError(
-                f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
-            )
-        for feature in part.inputs:
-            if feature.name not in available and not feature.optional:
-                raise ProgramError(
-                    f"{file}: part {i} of the pipeline takes {feature.name!r}, which nothing "
-                    "before it gives."
-                )
+            raise ProgramError(f"{where} keeps states, which pipelines cannot pass on.")
+        for name in (feature.name for feature in part.inputs if not feature.optional):
+            if name not in available:
+                raise ProgramError(f"{where} takes {name!r}, which nothing before it gives.")
         available |= {feature.name for feature in part.outputs}
     for feature in pipeline.outputs:
         if feature.name not in available:
-            raise ProgramError(
-                f"{file}: the pipeline declares the output {feature.name!r}, which no part gives."
-            )
+            says = f"the pipeline declares the output {feature.name!r}, which no part gives"
+            raise ProgramError(f"{file}: {says}.")

@@ -60,7 +60,7 @@ def test_a_file_of_logits_answers_no_prompt(complaints: Complaints) -> None:
     prompts = [{ name = "a", ids = [1, 2], answer = 3 }]
     """
     (line,) = complaints(chain(keys))
-    assert "answer = 3: needs a reference that runs, and a file of logits answers nothing" in line
+    assert "answer = 3: needs a reference that runs, not a file" in line
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_channels_of_a_stream(reference: str, stream: str, part: slice) -> None:
         (
             '[models.own.policy.behaviour]\nmin-top1 = 0.5\n[models.own.shard.a]\n'
             'artifact = "a.mlpackage"\nreference = "none"',
-            "is never asked: nothing says how shards follow one another; add a chain, or take it",
+            "is never asked: nothing says how shards follow one another; add a chain",
         ),
     ],
 )  # fmt: skip

@@ -144,7 +144,7 @@ def test_shares(value: object, share: float) -> None:
 
 @pytest.mark.parametrize("value", WRONG)
 def test_no_shares(value: object) -> None:
-    with pytest.raises(ValueError, match=r'^must be a share such as "5%" or 0\.05, less'):
+    with pytest.raises(ValueError, match=r'^must be a share below 1, such as "5%" or 0\.05, or'):
         regression(value)
 
 
@@ -160,5 +160,5 @@ def test_what_is_wrong_is_said_once_with_its_line(complaints: Complaints) -> Non
     (line,) = complaints(TABLES.format("5"))
     assert line == (
         "shards.toml:6: [models.m.shard.a.policy.throughput] max-regression = 5: must be a share "
-        'such as "5%" or 0.05, less than all of it, or "calibrated".'
+        'below 1, such as "5%" or 0.05, or "calibrated".'
     )

@@ -67,9 +67,8 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
         predictions = predict_model(program, "ALL", "M4 Pro")
     elif plan.compute_units in ("CPU_AND_NE", ""):
         predictions = predict_model(program)
-    fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
-    fields["version"] = program.specification_version
-    return PredictedPlan(**fields, predictions=predictions)
+    more = {"version": program.specification_version, "predictions": predictions}
+    return PredictedPlan(**vars(plan) | more)
 
 
 def _plan_of_function(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
@@ -104,9 +103,8 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
             f"{artifact}: coremltools reads compute plans with Python 3.13 and older; this is "
             f"{sys.version_info.major}.{sys.version_info.minor}."
         )
-    plan = backend.with_compiled(
-        artifact, lambda path: _settled(backend, artifact, path / program.part)
-    )
+    part = program.part
+    plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path / part))
     if not program.function:
         return join(plan, program)
     # A plan lists all functions, and may have devices for the default one alone.

@@ -81,7 +81,7 @@ def test_it_is_kept_beside_the_runs(tmp_path: Path) -> None:
         (json.dumps({"identity": THERE, "noises": []}), "it is another machine's"),
         (
             json.dumps({"identity": HERE, "noises": [{"what": "load"}]}),
-            "noises.0.subject: field required",
+            "noises[0].subject: field required",
         ),
     ],
     ids=["empty", "list", "foreign", "machine", "short"],

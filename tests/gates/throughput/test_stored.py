@@ -78,8 +78,8 @@ def test_damaged(tmp_path: Path, data: bytes, says: str) -> None:
     ("key", "value", "says"),
     [
         ("seconds", [], "seconds: tuple should have at least 1 item"),
-        ("seconds", [float("nan")], "seconds.0: input should be a finite number"),
-        ("seconds", [-1.0], "seconds.0: input should be greater than 0"),
+        ("seconds", [float("nan")], "seconds[0]: input should be a finite number"),
+        ("seconds", [-1.0], "seconds[0]: input should be greater than 0"),
         ("seconds", [5e-324], "4.94066e-324 seconds are no round's"),
         ("seconds", [1e308, 1e308], "1e+308 seconds are no round's"),
         ("tokens", 10**400, "10,000,000,"),
