@@ -95,19 +95,15 @@ def read_suppression(message: Any, path: str, file: Path) -> NonMaximumSuppressi
     thresholds = [Feature(name, DType.FP64, (), kind="doubleType")
                   for name in overrides if name and name not in known]  # fmt: skip
     part = NonMaximumSuppression(
-        path=path,
-        specification_version=message.specificationVersion,
+        path=path, specification_version=message.specificationVersion,
         inputs=_optional((*declared, *thresholds), overrides),
-        outputs=read_features(message.description.output, file),
-        iou_threshold=nms.iouThreshold,
-        confidence_threshold=nms.confidenceThreshold,
-        per_class=nms.pickTop.perClass,
+        outputs=read_features(message.description.output, file), iou_threshold=nms.iouThreshold,
+        confidence_threshold=nms.confidenceThreshold, per_class=nms.pickTop.perClass,
         labels=tuple(labels),
         confidence=(nms.confidenceInputFeatureName, nms.confidenceOutputFeatureName),
         coordinates=(nms.coordinatesInputFeatureName, nms.coordinatesOutputFeatureName),
-        iou_input=overrides[0],
-        confidence_threshold_input=overrides[1],
-    )
+        iou_input=overrides[0], confidence_threshold_input=overrides[1],
+    )  # fmt: skip
     _check(part, file)
     return part
 

@@ -149,10 +149,7 @@ def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> N
     [
         ("policy.evidence.chips = []", "chips = []: is empty and would accept nothing; leave it"),
         ("policy.evidence.os = ['Tahoe']", 'os[0] = "Tahoe": must be a system such as'),
-        (
-            "policy.evidence.systems = ['macOS *']",
-            '"macOS *": must be a system such as',
-        ),
+        ("policy.evidence.systems = ['macOS *']", '"macOS *": must be a system such as'),
         ("policy.evidence.systems = []", "systems = []: is empty and would accept nothing"),
         ("policy.evidence.compute-units = ['NPU']", "must be 'ALL', 'CPU_AND_GPU'"),
         ("policy.evidence.max-age = 90", "max-age = 90: must be a time such as"),
@@ -160,7 +157,7 @@ def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> N
         ("policy.placement.require = 'device'", "must be 'forecast', 'predicted' or 'plan'"),
         ("policy.chips = ['a']", "it belongs in another table"),
     ],
-)
+)  # fmt: skip
 def test_messages(complaints: Complaints, line: str, says: str) -> None:
     (problem,) = complaints(MODEL + line)
     assert says in problem

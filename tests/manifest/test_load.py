@@ -150,12 +150,9 @@ def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert run.stdout == "[]\n"
 
 
@@ -278,48 +275,32 @@ X = '[models.m.shard.x]\nartifact = "x.mlpackage"'
 KINDS = MODEL + "probes.kinds = "
 CONTRADICTIONS = [
     ("[models.m]", ["1: [models.m] has no shards; give it a family, source and shards, or a"]),
-    (
-        '[models.m]\nfamily = "llama"',
-        ["'source' is missing; say where", "'shards' is missing; name"],
-    ),
-    (
-        MODEL.replace('family = "llama"\n', ""),
-        ["has no shards", "2: [models.m] 'source' needs a family", "3: [models.m] 'shards' needs"],
-    ),
+    ('[models.m]\nfamily = "llama"',
+     ["'source' is missing; say where", "'shards' is missing; name"]),
+    (MODEL.replace('family = "llama"\n', ""),
+     ["has no shards", "2: [models.m] 'source' needs a family", "3: [models.m] 'shards' needs"]),
     ("[models.m.shard.x]", ["'artifact' is missing; name the shard's .mlpackage."]),
     (X, ["1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a"]),
-    (
-        f'{X}\nreference = "float32"',
-        ['3: [models.m.shard.x] reference = "float32": needs a family'],
-    ),
+    (f'{X}\nreference = "float32"',
+     ['3: [models.m.shard.x] reference = "float32": needs a family']),
     (MODEL + X.replace("x]", "L00]"), ["golden .safetensors or .npz, 'float32' or 'none'."]),
-    (
-        MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"',
-        ["needs an 'artifact'; a shard"],
-    ),
+    (MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"',
+     ["needs an 'artifact'; a shard"]),
     (MODEL + "[models.m.shard.L04]", ["5: [models.m.shard.L04] matches no shard; nearest: "]),
     (MODEL + '[models.m.shard."M*"]', ["matches no shard; there are: L00, L01, L02, L03, head.0."]),
-    (
-        MODEL + PROMPT + PROMPT,
-        ['9: [[models.m.prompts]] name = "p": is the name of an earlier prompt'],
-    ),
-    (
-        KINDS + '["captured"]',
-        ['kinds = ["captured"]: captured: give golden prompts to capture from'],
-    ),
+    (MODEL + PROMPT + PROMPT,
+     ['9: [[models.m.prompts]] name = "p": is the name of an earlier prompt']),
+    (KINDS + '["captured"]',
+     ['kinds = ["captured"]: captured: give golden prompts to capture from']),
     (KINDS + '["extreme", "outlier"]', ["extreme and outlier: give golden prompts"]),
     (f'{X}\nreference = "none"\nprobes.kinds = ["ragged"]', ["ragged: give a family, or leave"]),
     (f'{X}\nreference = "none"\nprobes.lengths = [64]', ["lengths[0] = 64: needs a family, which"]),
-    (
-        MODEL + "context = 64\nprobes.lengths = [64, 65]",
-        ["lengths[1] = 65: is more than the 64 pos"],
-    ),
-    (
-        MODEL.replace("L00-L03", "L03-L00"),
-        ["the range 'L03-L00' counts backwards; write its lower"],
-    ),
+    (MODEL + "context = 64\nprobes.lengths = [64, 65]",
+     ["lengths[1] = 65: is more than the 64 pos"]),
+    (MODEL.replace("L00-L03", "L03-L00"),
+     ["the range 'L03-L00' counts backwards; write its lower"]),
     (MODEL.replace("head.0", "L01"), ["shard 'L01' is named twice; name every shard once."]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "sentences"), CONTRADICTIONS)

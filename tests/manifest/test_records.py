@@ -60,12 +60,10 @@ def test_an_empty_path_is_no_source() -> None:
         ({"hub": "https://huggingface.co/a/b"}, "must be the id of a hub's repository, such as Q"),
         ({"hub": "a/b", "file": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own conf"),
         ({"path": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own configuration"),
-        (
-            {"package": "p", "file": "m.gguf", "config": {"a": 1}},
-            "a GGUF file has its own configuration",
-        ),
+        ({"package": "p", "file": "m.gguf", "config": {"a": 1}},
+         "a GGUF file has its own configuration"),
     ],
-)
+)  # fmt: skip
 def test_what_a_source_cannot_have(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         SourceTable.model_validate(values)

@@ -112,8 +112,7 @@ LATE = "W: has 320 bytes, too few for the blob at 192, which ends at "
         (bytes(4), {"size": 2**64 - 1},
          f"{LATE}18,446,744,073,709,551,871; the file is cut short."),
         (bytes(4), {"start": 6400}, f"{LATE}6,404; the file is cut short."),
-        (bytes(4), {"start": 257},
-         "W: the blob at 192 begins at 257, which is no multiple of 64."),
+        (bytes(4), {"start": 257}, "W: the blob at 192 begins at 257, which is no multiple of 64."),
         (b"abc", {}, "W, offset 192: the blob has 3 bytes, fp16[2] takes 4."),
         (b"abcdef", {}, "W, offset 192: the blob has 6 bytes, fp16[2] takes 4."),
         # Two bytes are two bytes, but fp16 read as int16 would be other numbers.

@@ -139,10 +139,8 @@ def folder_in_place(folder: Path) -> None:
         *((lambda f, name=name: os.truncate(f / name, (1 << 30) + 1),
            f"C/{name}: cannot be read (1,073,741,825 bytes are more than it should have).")
           for name in ("model.mil", "metadata.json")),
-        (put("model.mil", b"program(1.0)\n\xff"),
-         "C/model.mil:2: not UTF-8; the file is damaged."),
-        (put("model.mil", b"program(1.0) {\n  oops"),
-         "C/model.mil:2:3: 'oops' has no place here."),
+        (put("model.mil", b"program(1.0)\n\xff"), "C/model.mil:2: not UTF-8; the file is damaged."),
+        (put("model.mil", b"program(1.0) {\n  oops"), "C/model.mil:2:3: 'oops' has no place here."),
         (lambda f: compiled.changed(f, inputSchema=[{"name": "q", "type": "Double"}]),
          "C/metadata.json: the model declares the input 'q', which its program does not have."),
         *((replace_in("@model_path/weights/weight.bin", path),
@@ -316,15 +314,13 @@ def cut(folder: Path) -> None:
         (lambda f: (f / "coremldata.bin").write_bytes(b"\xff" * 99), "a form that is not known"),
         (lambda f: (f / "coremldata.bin").unlink(), r"metadata\.json: missing; the compiled model"),
         (lambda f: cut(f / "model1"), r"model1/coremldata\.bin: has a form that is not known"),
-        (
-            lambda f: (f / "model1" / "model.mil").unlink(),
-            r"model1/model\.mil: missing; the compiled model",
-        ),
+        (lambda f: (f / "model1" / "model.mil").unlink(),
+         r"model1/model\.mil: missing; the compiled model"),
         (lambda f: (f / "model2" / "weights").rename(f / "w"), None),
         (lambda f: (f / "modelNames/coremldata.bin").write_bytes(b"\x09"), "damaged .unpack"),
         (lambda f: (f / "modelNames/coremldata.bin").write_bytes(b"\xff" * 8), "damaged .1844"),
     ],
-)
+)  # fmt: skip
 def test_damage_is_one_sentence(
     twins: tuple[Path, Path], damage: Callable[[Path], Any], sentence: str | None
 ) -> None:

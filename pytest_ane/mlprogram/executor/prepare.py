@@ -368,16 +368,13 @@ class Preparer:
         if joins is None and isinstance(weight := constants.get("weight"), HalfWeight):
             constants["weight"] = dense(weight)
         return Compute(
-            op=op.op,
-            what=f"{self._path}: {op.op} {op.name!r}",
-            compute=partial(compute, **constants),
-            inputs=tuple(computed),
+            op=op.op, what=f"{self._path}: {op.op} {op.name!r}",
+            compute=partial(compute, **constants), inputs=tuple(computed),
             outputs=self._outputs(op),
             converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),
             last_use=self._slots(last_use),
-            itemsize=itemsize((out.type for out in op.outputs), self._precision),
-            joins=joins,
-        )
+            itemsize=itemsize((out.type for out in op.outputs), self._precision), joins=joins,
+        )  # fmt: skip
 
     def _outputs(self, op: Operation) -> Outputs:
         return tuple((self._slot(out.name), out.type) for out in op.outputs)
