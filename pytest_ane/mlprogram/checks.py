@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias
@@ -15,7 +16,6 @@ from pytest_ane.mlprogram.records import (
     Named,
     Operation,
     Pipeline,
-    Ref,
     StateType,
 )
 
@@ -56,57 +56,40 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 def check_names(function: Function, where: Where) -> None:
     """Check every name and constant of a function; `where` is what begins a complaint."""
-    names = _Names(where)
-    names.scope |= names.distinct(function.inputs)
-    names.block(function.block, 0)
+    _check_block(function.block, _distinct(function.inputs, where), 0, where)
 
 
-class _Names:
-    def __init__(self, where: Where) -> None:
-        self.where = where
-        self.scope: set[str] = set()
+def _check_block(block: Block, scope: set[str], depth: int, where: Where) -> None:
+    if depth > DEEPEST:
+        raise ProgramError(f"{where(None)}: blocks nest deeper than {DEEPEST}.")
+    mine = _distinct(block.inputs, where) - scope
+    scope |= mine
+    for op in block.operations:
+        if op.op == "const" and "val" not in op.attributes:
+            raise ProgramError(f"{where(op)}: a constant holds no value.")
+        if op.op == "const" and (count := len(op.outputs)) != 1:
+            raise ProgramError(f"{where(op)}: a constant has {count} results.")
+        if unknown := [name for name in op.reads if name not in scope]:
+            says = f"its input {unknown[0]!r} is not defined before it"
+            raise ProgramError(f"{where(op)}: {says}.")
+        for nested in op.blocks:
+            _check_block(nested, scope, depth + 1, where)
+        for output in op.outputs:
+            if output.name in scope:
+                raise ProgramError(f"{where(op)}: {output.name!r} is defined twice.")
+            scope.add(output.name)
+            mine.add(output.name)
+    if unknown := [name for name in block.outputs if name not in scope]:
+        raise ProgramError(f"{where(None)}: its output {unknown[0]!r} is not defined.")
+    # What a nested block defines ends with it.
+    scope -= mine
 
-    def block(self, block: Block, depth: int) -> None:
-        if depth > DEEPEST:
-            raise ProgramError(f"{self.where(None)}: blocks nest deeper than {DEEPEST}.")
-        mine = self.distinct(block.inputs) - self.scope
-        self.scope |= mine
-        for operation in block.operations:
-            self.operation(operation, depth)
-            for output in operation.outputs:
-                if output.name in self.scope:
-                    raise self.twice(output.name, operation)
-                self.scope.add(output.name)
-                mine.add(output.name)
-        for name in block.outputs:
-            if name not in self.scope:
-                raise ProgramError(f"{self.where(None)}: its output {name!r} is not defined.")
-        # What a nested block defines ends with it.
-        self.scope -= mine
 
-    def operation(self, operation: Operation, depth: int) -> None:
-        if operation.op == "const" and "val" not in operation.attributes:
-            raise ProgramError(f"{self.where(operation)}: a constant holds no value.")
-        if operation.op == "const" and (count := len(operation.outputs)) != 1:
-            raise ProgramError(f"{self.where(operation)}: a constant has {count} results.")
-        for arguments in operation.inputs.values():
-            for argument in arguments:
-                if isinstance(argument, Ref) and argument.name not in self.scope:
-                    says = f"its input {argument.name!r} is not defined before it"
-                    raise ProgramError(f"{self.where(operation)}: {says}.")
-        for nested in operation.blocks:
-            self.block(nested, depth + 1)
-
-    def distinct(self, inputs: Iterable[Named]) -> set[str]:
-        names: set[str] = set()
-        for named in inputs:
-            if named.name in names:
-                raise self.twice(named.name, None)
-            names.add(named.name)
-        return names
-
-    def twice(self, name: str, operation: Operation | None) -> ProgramError:
-        return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
+def _distinct(inputs: Iterable[Named], where: Where) -> set[str]:
+    counts = Counter(named.name for named in inputs)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ProgramError(f"{where(None)}: {twice[0]!r} is defined twice.")
+    return {*counts}
 
 
 def check_boundary(model: MLModel, file: Path) -> None:

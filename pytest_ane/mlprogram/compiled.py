@@ -189,15 +189,14 @@ def _refused(path: Path, number: int, folder: Path) -> ProgramError:
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
     with suppress(FileNotFoundError, ProgramError):
         kind = kind or ModelData(folder / _DATA).kind
-    if kind == "nonMaximumSuppression":
-        return ProgramError(
-            f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
-            "compiled model keeps in a form that is not published; name the .mlpackage that it was "
-            "compiled from."
-        )
     if kind in ("", _KIND):
         return _missing(folder / _PROGRAM)
-    return no_program(f"{path}: part {number} of the pipeline ", kind)
+    part = f"{path}: part {number} of the pipeline "
+    if kind != "nonMaximumSuppression":
+        return no_program(part, kind)
+    kept = "whose thresholds a compiled model keeps in a form that is not published"
+    fix = "name the .mlpackage that it was compiled from"
+    return ProgramError(f"{part}is a {kind}, {kept}; {fix}.")
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:

@@ -237,23 +237,18 @@ def _untested(
 ) -> Iterator[Finding]:
     judged = len(_compared(behaviour))
     if judged < policy.min_positions:
-        yield Finding(
-            "unproven",
-            f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged, the first of "
-            f"each prompt left out; fewer than min-positions = {policy.min_positions} tell little",
-            remedy="add golden prompts, or set policy.behaviour.min-positions",
-            figure="positions",
-        )
+        are = f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged"
+        few = f"fewer than min-positions = {policy.min_positions} tell little"
+        reason = f"{are}, the first of each prompt left out; {few}"
+        remedy = "add golden prompts, or set policy.behaviour.min-positions"
+        yield Finding("unproven", reason, remedy=remedy, figure="positions")
     longest, least = max(len(prompt.expected) for prompt in behaviour.prompts), policy.min_greedy
     # The default means as many as there are, up to ten; a number that somebody wrote means that.
     asked = "min_greedy" in policy.model_fields_set
     if (least and not longest) or (asked and least > longest):
-        yield Finding(
-            "failed",
-            f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = {least} "
-            "was not tested",
-            remedy="raise greedy in a prompt, or lower min-greedy",
-        )
+        most_of = f"No golden prompt asks for more than {longest} greedy tokens"
+        reason = f"{most_of}, so min-greedy = {least} was not tested"
+        yield Finding("failed", reason, remedy="raise greedy in a prompt, or lower min-greedy")
     most = policy.max_perplexity_increase
     if most is not None and summary.perplexity_increase is None:
         yield _unknown("Perplexity", f"max-perplexity-increase = {most:g}")

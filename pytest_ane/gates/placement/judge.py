@@ -291,13 +291,11 @@ def _findings(forecast: Forecast) -> Iterator[Finding]:
             title = _lower(rule.title.rstrip(".")) if rule else "a rule this version does not have"
             inside = f" in {function}" if (function := _outside_main(match)) else ""
             why = _lower(match.why.rstrip("."))
-            yield Finding(
-                severity,
-                f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): {why}",
-                Where(op=match.op) if match.index is not None else Where(),
-                rule.fix if rule else "",
-                f"are {word} ({match.rule}: {title})" if match.index is not None else "",
-            )
+            reason = f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): {why}"
+            where, kind = Where(op=match.op), f"are {word} ({match.rule}: {title})"
+            if match.index is None:
+                where, kind = Where(), ""
+            yield Finding(severity, reason, where, rule.fix if rule else "", kind)
 
 
 def _tables(forecast: Forecast) -> Iterator[Table]:
