@@ -164,8 +164,6 @@ def test_pools_written_out() -> None:
     # Zeros, as long as padding counts.
     at_end = {"kernel_sizes": [1], "pad_type": "custom", "pad": [1, 0]}
     same("avg_pool", [[[0, 1, 2]]], x=SEVEN[..., :2], **at_end)
-        "avg_pool", [[[0, 1, 2]]], x=SEVEN[..., :2], kernel_sizes=[1], pad_type="custom", pad=[1, 0]
-    )
     x = noise(1, 4, 40, 50)
     expected = x.mean((2, 3), keepdims=True)
     close("avg_pool", expected, x=x, kernel_sizes=[40, 50], pad_type="valid")
