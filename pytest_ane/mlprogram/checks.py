@@ -70,8 +70,7 @@ def _check_block(block: Block, scope: set[str], depth: int, where: Where) -> Non
         if op.op == "const" and (count := len(op.outputs)) != 1:
             raise ProgramError(f"{where(op)}: a constant has {count} results.")
         if unknown := [name for name in op.reads if name not in scope]:
-            says = f"its input {unknown[0]!r} is not defined before it"
-            raise ProgramError(f"{where(op)}: {says}.")
+            raise ProgramError(f"{where(op)}: its input {unknown[0]!r} is not defined before it.")
         for nested in op.blocks:
             _check_block(nested, scope, depth + 1, where)
         for output in op.outputs:

@@ -32,22 +32,23 @@ def test_arithmetic_of_a_model_and_of_its_shards(read: Read) -> None:
     assert {model.arithmetic, *(shard.arithmetic for shard in model.shards)} == {("typed",)}
 
 
-def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "shards.toml does not exist; run 'pytest-ane init' to write one, or name yours with "
+         "--ane-manifest=FILE."),
+        (b"[models]\nname = '\xff'\n", "shards.toml:2: not UTF-8 text; save it as UTF-8."),
+    ],
+)  # fmt: skip
+def test_what_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, sentence: str
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if content:
+        Path("shards.toml").write_bytes(content)
     with pytest.raises(ManifestError) as caught:
         load(Path("shards.toml"))
-    assert str(caught.value) == (
-        "shards.toml does not exist; run 'pytest-ane init' to write one, or name yours with "
-        "--ane-manifest=FILE."
-    )
-
-
-def test_bytes_that_are_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("shards.toml").write_bytes(b"[models]\nname = '\xff'\n")
-    with pytest.raises(ManifestError) as caught:
-        load(Path("shards.toml"))
-    assert str(caught.value) == "shards.toml:2: not UTF-8 text; save it as UTF-8."
+    assert str(caught.value) == sentence
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
@@ -300,6 +301,11 @@ CONTRADICTIONS = [
     (MODEL.replace("L00-L03", "L03-L00"),
      ["the range 'L03-L00' counts backwards; write its lower"]),
     (MODEL.replace("head.0", "L01"), ["shard 'L01' is named twice; name every shard once."]),
+    (f'{X}\nreference = "none"\n{PROMPT}',
+     ["4: [models.m] 'prompts' needs a family; add family = \"llama\"."]),
+    # A mistake of many shards is said once.
+    (MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7',
+     ['7: [models.m.shard."L*".compression] nbits = 7: must be 1, 2, 3, 4, 6 or 8.']),
 ]  # fmt: skip
 
 
@@ -307,20 +313,6 @@ CONTRADICTIONS = [
 def test_contradictions(text: str, sentences: list[str], complaints: Complaints) -> None:
     for line, sentence in zip(complaints(text), sentences, strict=True):
         assert sentence in line
-
-
-def test_prompts_without_a_family(complaints: Complaints) -> None:
-    text = '[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "none"\n' + PROMPT
-    assert complaints(text) == [
-        "shards.toml:4: [models.m] 'prompts' needs a family; add family = \"llama\"."
-    ]
-
-
-def test_a_mistake_of_many_shards_is_said_once(complaints: Complaints) -> None:
-    text = MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7\n'
-    assert complaints(text) == [
-        'shards.toml:7: [models.m.shard."L*".compression] nbits = 7: must be 1, 2, 3, 4, 6 or 8.'
-    ]
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

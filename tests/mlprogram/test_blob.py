@@ -154,21 +154,16 @@ def test_both_versions_of_the_format(tmp_path: Path, version: int) -> None:
 
 
 def test_a_file_as_it_is_read(tmp_path: Path) -> None:
-    expected = Weights()
+    expected, file = Weights(), tmp_path / "weight.bin"
     offsets = [expected.add(b"\x01" * 70, CODES["UINT8"]), expected.add(b"\x02" * 64, 1)]
-    with blob_writer(tmp_path / "weight.bin") as writer:
+    with blob_writer(file) as writer:
         assert writer.add(DType.UINT8, 70, np.full(70, 1, np.uint8)) == offsets[0]
         assert writer.add(DType.FP16, 32, np.full(64, 2, np.uint8)) == offsets[1]
-    assert (tmp_path / "weight.bin").read_bytes() == expected.to_bytes()
-
-
-def test_what_is_written(tmp_path: Path) -> None:
-    with blob_writer(tmp_path / "weight.bin") as writer:
-        offset = writer.add(DType.UINT3, 5, np.array([0xFF, 0x7F], np.uint8))
-    data = (tmp_path / "weight.bin").read_bytes()
-    assert offset == 64
-    assert len(data) == 64 + 64 + 2
-    assert int.from_bytes(data[offset + 24 : offset + 32], "little") == 1
-    with blob_writer(tmp_path / "weight.bin"):
+    assert file.read_bytes() == expected.to_bytes()
+    with blob_writer(file) as writer:
+        assert writer.add(DType.UINT3, 5, np.array([0xFF, 0x7F], np.uint8)) == 64
+    data = file.read_bytes()
+    assert (len(data), int.from_bytes(data[88:96], "little")) == (64 + 64 + 2, 1)
+    with blob_writer(file):
         pass
-    assert (tmp_path / "weight.bin").read_bytes() == bytes([0, 0, 0, 0, 2, 0, 0, 0])
+    assert file.read_bytes() == bytes([0, 0, 0, 0, 2, 0, 0, 0])

@@ -76,8 +76,7 @@ class Ranking:
         """Whether the first sentence is the reference's, or one that it has as near as a tie."""
         if any(map(math.isnan, self.actual)):
             return False
-        chosen = self.expected[int(np.argmax(self.actual))]
-        return max(self.expected) - chosen < _TIE
+        return max(self.expected) - self.expected[int(np.argmax(self.actual))] < _TIE
 
 
 @dataclass(frozen=True)

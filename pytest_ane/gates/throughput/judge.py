@@ -102,8 +102,7 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
     if isinstance(baseline, Baseline):
         then, is_load = baseline.speed, not now.tokens
         if other := differences(now, then):
-            why = f"Run {baseline.run} is no baseline: {'; '.join(other)}."
-            return Missing(why, _RECORD)
+            return Missing(f"Run {baseline.run} is no baseline: {'; '.join(other)}.", _RECORD)
         if isinstance(limit := limit_of(policy, baseline.noise, now.what), str):
             return Missing(limit)
         pairs = [(m, then.median) for m in now.medians]
@@ -183,8 +182,7 @@ def _regression(now: Speed, change: Change) -> Finding:
 def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
     """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
     yield Figure("what", now.what)
-    timed = now.tok_s is None
-    yield Figure("seconds", now.median, "s", now.title, shown=timed)
+    yield Figure("seconds", now.median, "s", now.title, shown=now.tok_s is None)
     if now.tok_s is not None:
         figure = Figure("tok_s", now.tok_s, "tok/s", now.title, good="above", shown=True)
         held = next(limited([figure], limits))

@@ -333,8 +333,7 @@ class Preparer:
             says = f"cond needs two blocks of {len(op.outputs)} results"
             raise ExecutionError(f"{self._path}: {op.name}: {says}.")
         pred, outputs = self._source(op.inputs["pred"][0]), self._outputs(op)
-        branches = (blocks[0], blocks[1])
-        return Cond(pred, branches, outputs, self._precision, self._slots(last_use))
+        return Cond(pred, (blocks[0], blocks[1]), outputs, self._precision, self._slots(last_use))
 
     def _while_loop(self, op: Operation, last_use: Sequence[str]) -> WhileLoop:
         initial = tuple(self._source(a) for a in op.inputs["loop_vars"])

@@ -108,8 +108,7 @@ def compare_logits(
 
 def likeliest(logits: FloatArray, count: int = 8) -> tuple[Likeliest, ...]:
     """The `count` likeliest tokens of every position of float32 logits `[T, V]`."""
-    wide = logits.astype(np.float64)
-    return tuple(_likeliest(row, count) for row in wide)
+    return tuple(_likeliest(row, count) for row in logits.astype(np.float64))
 
 
 def kl(reference: DoubleArray, actual: DoubleArray) -> DoubleArray:

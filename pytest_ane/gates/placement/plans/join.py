@@ -140,8 +140,7 @@ class _Joined:
             indices.pop()
         if not indices:
             return None
-        one = self._planned[indices[-1]]
-        return indices[-1] if one.op in (None, operation.op) else None
+        return indices[-1] if self._planned[indices[-1]].op in (None, operation.op) else None
 
     def _join_renamed(self, function: Function, planned: Sequence[PlannedOperation]) -> int:
         """Join what has other names, unless that is more than has the same."""

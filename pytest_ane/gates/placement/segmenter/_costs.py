@@ -144,8 +144,7 @@ def rates_of(op: Op, model: CostModel) -> frozenset[str]:
     """Names of the rates that an operation's estimates rest on, the default left out."""
     if op.kind not in _CLASSES:
         return frozenset()
-    terms = _CLASSES[op.kind](op, model, "bnns")
-    return frozenset(term.rate for term in terms) - {"default"}
+    return frozenset(term.rate for term in _CLASSES[op.kind](op, model, "bnns")) - {"default"}
 
 
 def _io(op: Op) -> float:

@@ -58,8 +58,7 @@ def einsum(values: Any, equation: str) -> Any:
     if pattern not in ("0123,0324->0124", "012,213->013"):
         return np.einsum(equation, *values, optimize=True)
     x, y = values
-    product = np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2))
-    return np.swapaxes(product, -3, -2)
+    return np.swapaxes(np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2)), -3, -2)
 
 
 @register("scaled_dot_product_attention", opset="iOS18")
