@@ -58,12 +58,12 @@ def packed(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     return _checked(model, value)
 
 
-def byte_size(value: Value) -> int:
+def byte_size(value: Value, where: str = "constant") -> int:
     """Bytes that a tensor constant takes as stored, from its type alone."""
     kind = _tensor_type(value)
     if kind.dtype is DType.STRING:
         raise ProgramError(f"A constant of type {kind} has no place in a weights file.")
-    return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
+    return -(-elements(kind, where) * bits(kind.dtype) // 8)
 
 
 def blob_bytes(model: MLModel) -> dict[Blob, int]:
@@ -86,7 +86,7 @@ def _checked(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     if number != _NUMBERS.get(kind.dtype):
         says = f"the blob is of type number {number}, the program says {kind}"
         raise ProgramError(f"{where}: {says}.")
-    if data.size != (size := byte_size(value)):
+    if data.size != (size := byte_size(value, where)):
         raise ProgramError(f"{where}: the blob has {data.size} bytes, {kind} takes {size}.")
     return data
 

@@ -130,6 +130,8 @@ def test_files_and_types_that_hold_no_blob(tmp_path: Path) -> None:
     program = doubling()
     program.weights.version = 3
     assert complaint(tmp_path, program) == "W: weights of format version 3; 1 and 2 are known."
+    text = complaint(tmp_path / "open", program_with("FLOAT16", (None,), bytes(4)))
+    assert text == "W, offset 192: a constant has the open shape fp16[?]."
     package = doubling().save(tmp_path / "empty")
     weight_file(package).write_bytes(b"")
     with pytest.raises(ProgramError, match="has 0 bytes, which is no weights file"):
