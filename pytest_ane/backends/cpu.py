@@ -96,7 +96,8 @@ class CpuBackend:
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         """Read a model, or one of its functions, and prepare it, as of `Backend`."""
         model = read_any(artifact, function=function)
-        session = open_session(model, self._precision, MEMORY_BUDGET, self._arithmetic)
+        options = {"precision": self._precision, "arithmetic": self._arithmetic}
+        session = open_session(model, memory_budget=MEMORY_BUDGET, **options)
         self._runners.add(runner := CpuRunner(session))
         return runner
 

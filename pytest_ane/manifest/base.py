@@ -42,16 +42,10 @@ class Record(BaseModel):
     """A frozen table whose keys are written in kebab-case; Python code uses the field names."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        defer_build=True,
-        use_attribute_docstrings=True,
-        alias_generator=kebab,
-        validate_by_alias=True,
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True,
+        use_attribute_docstrings=True, alias_generator=kebab, validate_by_alias=True,
         validate_by_name=True,
-    )
+    )  # fmt: skip
 
 
 class CoremlRecord(Record):

@@ -129,11 +129,9 @@ def unknown_stream(chain: Sequence[ChainEntry]) -> tuple[int, str, str] | None:
     """Index, port and stream of the first input whose stream nothing has given before."""
     known = {FIRST}
     for index, entry in enumerate(chain):
-        taken = {port: [channels(each)[0] for each in each] for port, each in entry.takes.items()}
-        if entry.times is not None:
-            taken["times"] = [channels(entry.times)[0]]
-        for port, streams in taken.items():
-            for stream in streams:
+        taken = entry.takes | ({"times": (entry.times,)} if entry.times else {})
+        for port, references in taken.items():
+            for stream, _ in map(channels, references):
                 if stream not in known:
                     return index, port, stream
         known |= {stream for _, stream, _ in entry.outputs}

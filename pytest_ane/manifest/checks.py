@@ -50,8 +50,7 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
             message = "expect needs greedy text to look in; set greedy to 1 or more"
             yield at_table((*here, "prompts", index), message)
         if prompt.answer and model.reference.endswith(GOLDEN):
-            message = "needs a reference that runs, and a file of logits answers nothing; put the "
-            message += "answer's tokens into ids"
+            message = "needs a reference that runs, not a file; put the answer's tokens into ids"
             yield at_value((*here, "prompts", index, "answer"), prompt.answer, message)
 
 
@@ -132,10 +131,7 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
     policy = raw.get("policy")
     chained = model.family or model.chain
     if not chained and isinstance(policy, dict) and "behaviour" in policy:
-        message = (
-            "is never asked: nothing says how shards follow one another; add a chain, or take it "
-            "out"
-        )
+        message = "is never asked: nothing says how shards follow one another; add a chain"
         yield at_table((*here, "policy", "behaviour"), message)
 
 
@@ -157,10 +153,8 @@ def shard_problems(
         yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
     if table.artifact is not None and table.reference is None:
         choices = "a .mlpackage, golden .safetensors or .npz" + (", 'float32'" if made else "")
-        yield at_table(
-            own.origin(("artifact",))[:-1],
-            f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
-        )
+        message = f"add what the artifact is held against: {choices} or 'none'"
+        yield at_table(own.origin(("artifact",))[:-1], f"'reference' is missing; {message}")
     for key in ("uncompressed", "function"):
         if getattr(table, key) is not None and table.artifact is None:
             message = f"{key!r} needs an 'artifact'; a shard that is built has its own"

@@ -102,9 +102,8 @@ class Method(CoremlRecord):
         method = changed.get("method", own["method"])
         if any(way in changed for way in WAYS):
             own = {key: value for key, value in own.items() if key not in WAYS}
-        settings = _KINDS[method].model_validate(
-            changed if method != own["method"] else own | changed
-        )
+        inherited = own if method == own["method"] else {}
+        settings = _KINDS[method].model_validate(inherited | changed)
         assert isinstance(settings, Palettize | Linear | Prune | Uncompressed)
         return settings
 
@@ -228,18 +227,14 @@ class Uncompressed(Method):
 
 
 Step: TypeAlias = Palettize | Linear | Prune
-Joint: TypeAlias = Annotated[
-    tuple[Annotated[Step, Field(discriminator="method")], ...], Strict(False)
-]
+_BY_METHOD = Field(discriminator="method")
+Joint: TypeAlias = Annotated[tuple[Annotated[Step, _BY_METHOD], ...], Strict(False)]
 Settings: TypeAlias = Step | Uncompressed
-Compression: TypeAlias = Annotated[Settings, Field(discriminator="method")]
+Compression: TypeAlias = Annotated[Settings, _BY_METHOD]
 
 _KINDS: dict[str, type[Method]] = {
-    "palettize": Palettize,
-    "linear": Linear,
-    "prune": Prune,
-    "none": Uncompressed,
-}
+    "palettize": Palettize, "linear": Linear, "prune": Prune, "none": Uncompressed,
+}  # fmt: skip
 _JOINT = {
     *(f"prune then {rest}" for rest in ("palettize", "linear", "palettize then linear")),
     *(f"palettize then {rest}" for rest in ("linear", "prune", "prune then linear")),

@@ -69,7 +69,7 @@ def as_range(term: str) -> list[str] | None:
     if _BRACES.search(term):
         # Texts and ends of ranges take turns.
         start, *rest = _BRACES.split(term)
-        ends = list(zip(rest[::3], rest[1::3], strict=True))
+        ends = zip(rest[::3], rest[1::3], strict=True)
         numbers = [_numbers(first, last, term) for first, last in ends]
         if math.prod(map(len, numbers)) > MOST:
             raise _too_many(term)
@@ -157,7 +157,7 @@ def select(manifest: Manifest, expression: str, option: str = "--ane-shards") ->
     spread sample with first and last included. Each may follow `model:`; without it, a term speaks
     of the shards of all models. A sentence about what is wrong names `option`.
     """
-    terms = [term for term in (term.strip() for term in expression.split(",")) if term]
+    terms = [*filter(None, map(str.strip, expression.split(",")))]
     if not terms:
         raise ManifestError(f"{option} is empty; name shards such as L01, or 'all'.")
     chosen = {shard.qualified for term in terms for shard in _matching(manifest, term, option)}

@@ -103,11 +103,9 @@ class Input(Record):
         low, high = self.bounds
         if low >= high:
             raise misplaced(("range",), "must be the least value, then a greater one")
-        if self.kind == "constant" and not (
-            len(self.files) == 1 and re.fullmatch(_ARRAY, self.files[0])
-        ):
-            message = "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME"
-            raise misplaced(("files",), message)
+        array = len(self.files) == 1 and re.fullmatch(_ARRAY, self.files[0])
+        if self.kind == "constant" and not array:
+            raise misplaced(("files",), "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME")
         if self.axis is not None and self.axis == self.position_axis:
             raise ValueError("axis and position-axis are the same; give two axes")
         return self

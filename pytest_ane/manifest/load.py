@@ -46,14 +46,12 @@ from pytest_ane.manifest.tables import (
     Common,
     ManifestTable,
     ModelTable,
-    RunTable,
     ShardTable,
 )
 from pytest_ane.mlprogram.errors import ManifestError
 
-# What an encoder's model may say, and the sentences that its prompts rank.
-
 _FEWEST, _MOST = 3, 1000
+"""Sentences that an encoder's prompts rank."""
 
 
 def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
@@ -88,13 +86,13 @@ def read_sentences(here: KeyPath, model: ModelTable) -> tuple[tuple[str, ...], l
         return (), [at_value((*here, "sentences"), str(path), wrong)]
     texts = [*(prompt.name for prompt in model.prompts), *sentences]
     twice = next((text for number, text in enumerate(texts) if text in texts[:number]), None)
-    wrong = ""
     if not _FEWEST <= len(sentences) <= _MOST:
         wrong = f"has {len(sentences)} sentences; give {_FEWEST} to {_MOST:,}, one a line"
     elif twice is not None:
         wrong = f"has {twice!r:.60} twice, or as a prompt's name; leave one"
-    problems = [at_value((*here, "sentences"), str(path), wrong)] if wrong else []
-    return sentences, problems
+    else:
+        return sentences, []
+    return sentences, [at_value((*here, "sentences"), str(path), wrong)]
 
 
 def load(path: Path) -> Manifest:
@@ -104,7 +102,12 @@ def load(path: Path) -> Manifest:
 
 def parse(text: str, path: Path) -> Manifest:
     """A manifest from its text, as `load`; paths in it are relative to the file `path`."""
-    resolver = Resolver(_toml(path, text), path)
+    try:
+        resolver = Resolver(loads(text), path)
+    except TOMLDecodeError as error:
+        raise ManifestError(f"{label(path)}: not valid TOML: {error}.") from None
+    except RecursionError:
+        raise ManifestError(f"{label(path)}: not a manifest: nested too deeply.") from None
     manifest = resolver.manifest()
     if manifest is None:
         raise ManifestError(report(path, text, resolver.problems))
@@ -153,25 +156,13 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise ManifestError(
-            f"{label(path)} does not exist; run 'pytest-ane init' to write one, or name yours with "
-            "--ane-manifest=FILE."
-        ) from None
+        fix = "run 'pytest-ane init' to write one, or name yours with --ane-manifest=FILE"
+        raise ManifestError(f"{label(path)} does not exist; {fix}.") from None
     except OSError as error:
         raise ManifestError(f"{label(path)} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ManifestError(f"{label(path)}:{line}: not UTF-8 text; save it as UTF-8.") from None
-
-
-def _toml(path: Path, text: str) -> Table:
-    try:
-        document: Table = loads(text)
-    except TOMLDecodeError as error:
-        raise ManifestError(f"{label(path)}: not valid TOML: {error}.") from None
-    except RecursionError:
-        raise ManifestError(f"{label(path)}: not a manifest: nested too deeply.") from None
-    return document
 
 
 _SHARED = tuple(Common.model_fields)
@@ -190,31 +181,20 @@ class Resolver:
 
     def manifest(self) -> Manifest | None:
         """The records, or `None` where there are problems."""
-        self._structure()
-        models = self._document.get("models")
-        resolved = [
-            self._model(name, table)
-            for name, table in (models.items() if isinstance(models, dict) else ())
-            if isinstance(table, dict)
-        ]
-        if self.problems:
-            return None
-        context = {"folder": self._folder}
-        run = RunTable.model_validate(self._document.get("run", {}), context=context)
-        return Manifest(
-            path=self._path,
-            models=tuple(model for model in resolved if model),
-            cluster=run.cluster or "",
-            store=run.store or "",
-            max_cache=run.max_cache,
-        )
-
-    def _structure(self) -> None:
-        """The top of the file; what is inside a model is looked at model by model."""
-        tops = dict(self._document)
-        if isinstance(models := tops.get("models"), dict):
+        # What is inside a model is looked at model by model.
+        tops, models = dict(self._document), self._document.get("models")
+        models = models if isinstance(models, dict) else {}
+        if models:
             tops["models"] = {name: {} if isinstance(t, dict) else t for name, t in models.items()}
-        self._validated(ManifestTable, Layers((((), tops),)))
+        top = self._validated(ManifestTable, Layers((((), tops),)))
+        tables = ((name, table) for name, table in models.items() if isinstance(table, dict))
+        resolved = [self._model(name, table) for name, table in tables]
+        if self.problems or top is None:
+            return None
+        return Manifest(
+            path=self._path, models=tuple(filter(None, resolved)), cluster=top.run.cluster or "",
+            store=top.run.store or "", max_cache=top.run.max_cache,
+        )  # fmt: skip
 
     def _model(self, name: str, raw: Table) -> Model | None:
         here: KeyPath = ("models", name)
@@ -336,9 +316,5 @@ class Resolver:
 
 def _keys(record: type[Record], *tables: Record) -> dict[str, Any]:
     """Values of a record's fields that tables have too; the last table wins."""
-    names = record.model_fields
-    return {
-        k: getattr(table, k)
-        for table in tables
-        for k in names.keys() & type(table).model_fields.keys()
-    }
+    values = {key: value for table in tables for key, value in table}
+    return {key: value for key, value in values.items() if key in record.model_fields}

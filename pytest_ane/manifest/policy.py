@@ -46,9 +46,7 @@ def regression(value: object) -> float | Literal["calibrated"]:
         return float(value)
     match = re.fullmatch(_PERCENT, value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(
-            'must be a share such as "5%" or 0.05, less than all of it, or "calibrated"'
-        )
+        raise ValueError('must be a share below 1, such as "5%" or 0.05, or "calibrated"')
     return float(Decimal(match[1]) / 100)
 
 
@@ -69,17 +67,12 @@ def _schema(pattern: str) -> WithJsonSchema:
 Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
 Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
 
+_REGRESSIONS = [{"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+                {"type": "string", "pattern": f"^({_PERCENT}|{CALIBRATED})$"}]  # fmt: skip
 Regression: TypeAlias = Annotated[
     float | Literal["calibrated"],
     PlainValidator(regression),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-                {"type": "string", "pattern": f"^({_PERCENT}|{CALIBRATED})$"},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": _REGRESSIONS}),
 ]
 
 # A limit that nothing can miss is refused: chance has a cosine of 0 with any reference, and zeros
@@ -147,12 +140,9 @@ Chip = Annotated[str, Field(min_length=1, max_length=100)]
 System = Annotated[
     str, Form(_SYSTEM, "must be a system such as 'macOS 26', which takes in 26.1, or 'macOS *'")
 ]
+_VERSIONED = rf"(macOS|iOS|iPadOS) {_VERSION}"
 VersionedSystem = Annotated[
-    str,
-    Form(
-        rf"(macOS|iOS|iPadOS) {_VERSION}",
-        "must be a system such as 'macOS 26', which takes in 26.1",
-    ),
+    str, Form(_VERSIONED, "must be a system such as 'macOS 26', which takes in 26.1")
 ]
 SPECIFICATIONS = {6: (15, 12), 7: (16, 13), 8: (17, 14), 9: (18, 15), 10: (26, 26)}
 """The first iOS and macOS that load a specification version of ML Programs (Model.proto)."""

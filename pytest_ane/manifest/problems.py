@@ -77,13 +77,11 @@ def only(table: Any, keys: Sequence[str]) -> Table:
 
 
 def _laid_over(below: Table, above: Mapping[str, Any]) -> Table:
-    result = dict(below)
+    result = {**below, **above}
     for key, value in above.items():
         old = below.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and not _replaces(value, old):
             result[key] = _laid_over(old, value)
-        else:
-            result[key] = value
     return result
 
 
@@ -162,9 +160,8 @@ def toml_text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(toml_text, value))}]"
     if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{_quoted(key)} = {toml_text(v)}" for key, v in value.items()) + " }"
-        )
+        pairs = (f"{_quoted(key)} = {toml_text(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, str | bool):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
@@ -181,14 +178,10 @@ def _quoted(key: str) -> str:
     return key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
 
 
-_TABLE, _LIST = "must be a table", "must be a list"
 _SAYS = {
-    "dict_type": _TABLE,
-    "model_attributes_type": _TABLE,
-    "model_type": _TABLE,
-    "tuple_type": _LIST,
-    "string_too_short": "must not be empty",
-    "too_short": "must not be empty",
+    **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "must be a table"),
+    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
+    "tuple_type": "must be a list",
 }
 """What pydantic says in words of Python."""
 

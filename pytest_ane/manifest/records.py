@@ -33,6 +33,7 @@ def _arithmetics(value: object) -> object:
     return tuple(dict.fromkeys(map(read_arithmetic, words)))
 
 
+_UNIQUE = Field(json_schema_extra={"uniqueItems": True})
 _ONE = {"enum": ["typed", "ane"]}
 Arithmetics = Annotated[
     tuple[Arithmetic, ...],
@@ -92,6 +93,8 @@ class SourceTable(Record):
         return self
 
 
+_Id = Annotated[int, Field(ge=0)]
+_Axis = Annotated[int, Field(ge=0, le=7)]
 GOLDEN = (".safetensors", ".npz")
 OF_PROMPTS = ("captured", "outlier", "extreme")
 ProbeKind: TypeAlias = Literal[
@@ -104,11 +107,13 @@ OF_FAMILIES: tuple[ProbeKind, ...] = ("massive", "ragged", "rewrite")
 class Probes(Record):
     """Inputs on which a shard is compared with its reference."""
 
-    kinds: Annotated[
-        tuple[ProbeKind, ...],
-        Strict(False),
-        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    ] = ("gaussian", "outlier", "captured", "extreme", *OF_FAMILIES)
+    kinds: Annotated[tuple[ProbeKind, ...], Strict(False), Field(min_length=1), _UNIQUE] = (
+        "gaussian",
+        "outlier",
+        "captured",
+        "extreme",
+        *OF_FAMILIES,
+    )
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
     `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
@@ -124,10 +129,9 @@ class Probes(Record):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
     lengths: Annotated[
-        tuple[Annotated[int, Field(ge=2, le=65536)], ...],
-        Strict(False),
-        Field(json_schema_extra={"uniqueItems": True}),
-    ] = ()
+        tuple[Annotated[int, Field(ge=2, le=65536)], ...], Strict(False),
+        _UNIQUE,
+    ] = ()  # fmt: skip
     """Positions of further probes, named `long`, such as `[1024, 4096]`; none above `context`. Of a
     family's shards with states: each fills as many keys, in calls of `max-tokens`, for what
     attention loses or leaves out grows with them."""
@@ -149,10 +153,7 @@ class Prompt(Record):
     """Text as it is."""
     chat: Annotated[str, Field(min_length=1)] | None = None
     """A user's message, put into the source's chat template."""
-    ids: (
-        Annotated[tuple[Annotated[int, Field(ge=0)], ...], Strict(False), Field(min_length=1)]
-        | None
-    ) = None
+    ids: Annotated[tuple[_Id, ...], Strict(False), Field(min_length=1)] | None = None
     """Token ids."""
     greedy: Annotated[int, Field(ge=0, le=256)] = 10
     """Tokens of greedy continuation to compare; an encoder has none."""
@@ -183,13 +184,11 @@ class OwnPort(Record):
 
     name: Annotated[str, Field(min_length=1)] | None = None
     """The package's name; absent: the family's."""
-    axes: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=7)], ...], Strict(False), Field(min_length=1)
-    ] | (None) = None
+    axes: Annotated[tuple[_Axis, ...], Strict(False), Field(min_length=1)] | None = None
     """The family's axes in the order that the package has them, such as `[0, 3, 2, 1]`; axes of 1
     may be left out. Absent: the same."""
 
-    join: Annotated[int, Field(ge=0, le=7)] | None = None
+    join: _Axis | None = None
     """Of states that the package keeps as one, of the same `name`: its axis along which it has
     them, in the manifest's order."""
 

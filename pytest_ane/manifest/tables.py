@@ -28,9 +28,8 @@ def _texts(value: object, message: str) -> list[str]:
 
 
 def _expanded(value: object) -> object:
-    return expand(
-        _texts(value, "must be a text such as 'L00-L29, head.0-head.3', or a list of such")
-    )
+    message = "must be a text such as 'L00-L29, head.0-head.3', or a list of such"
+    return expand(_texts(value, message))
 
 
 def _terms(value: object) -> object:
@@ -46,15 +45,12 @@ ShardKey = Annotated[
     str, Form(GLOB, "must be a shard id such as L00, or a glob such as 'L*' (letters, digits, _.-)")
 ]
 InputName = Annotated[str, Form(".+", "must be an input's name, which is not empty")]
-Package = Annotated[
-    str,
-    Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc"),
-    RELATIVE,
-]
+_PACKAGE = r".*\.(mlpackage|mlmodelc)/?"
+Package = Annotated[str, Form(_PACKAGE, "must be the path of a .mlpackage or .mlmodelc"), RELATIVE]
 Reference = Annotated[
     str,
     Form(
-        r"float32|none|.*\.(mlpackage|mlmodelc)/?|.*\.(safetensors|npz)",
+        rf"float32|none|{_PACKAGE}|.*\.(safetensors|npz)",
         "must be 'float32' (needs a family), 'none', or the path of a .mlpackage, a .mlmodelc or "
         "golden .safetensors or .npz",
     ),
@@ -71,22 +67,9 @@ Terms = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 FAMILIES = (
-    "bert",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "granite",
-    "llama",
-    "mistral",
-    "mixtral",
-    "phi3",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
-    "zaya",
-)
+    "bert", "gemma2", "gemma3", "gemma4", "granite", "llama", "mistral", "mixtral", "phi3",
+    "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "zaya",
+)  # fmt: skip
 """Architectures that come with the package; any other family is a module of the user's."""
 VARIANTS: dict[str, tuple[str, ...]] = {"zaya": ("published", "notes")}
 """Forms of a family's model, the usual one first, where there are several."""
@@ -245,13 +228,9 @@ def _plain(schema: Any) -> Any:
         return [_plain(item) for item in schema if item != {"type": "null"}]
     if not isinstance(schema, dict):
         return schema
-    plain = {
-        key: _plain(value)
-        for key, value in schema.items()
-        if key != "discriminator"
-        and not (key == "title" and isinstance(value, str))
-        and not (key == "default" and (value is None or isinstance(value, dict)))
-    }
+    left_out = {"discriminator": True, "title": isinstance(schema.get("title"), str),
+                "default": isinstance(schema.get("default"), dict | None)}  # fmt: skip
+    plain = {key: _plain(value) for key, value in schema.items() if not left_out.get(key)}
     if isinstance(words := plain.get("description"), str):
         plain["description"] = " ".join(words.split())
     if "patternProperties" in schema:

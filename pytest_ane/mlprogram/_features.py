@@ -81,9 +81,8 @@ def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feat
 
 def _ranges(sizes: Iterable[Any]) -> tuple[tuple[int, int | None], ...]:
     """Lower and upper bounds; a negative upper one stands for none."""
-    return tuple(
-        (int(s.lowerBound), int(s.upperBound) if s.upperBound >= 0 else None) for s in sizes
-    )
+    ends = ((int(size.lowerBound), int(size.upperBound)) for size in sizes)
+    return tuple((low, None if high < 0 else high) for low, high in ends)
 
 
 def read_suppression(message: Any, path: str, file: Path) -> NonMaximumSuppression:
@@ -96,21 +95,20 @@ def read_suppression(message: Any, path: str, file: Path) -> NonMaximumSuppressi
     thresholds = [Feature(name, DType.FP64, (), kind="doubleType")
                   for name in overrides if name and name not in known]  # fmt: skip
     part = NonMaximumSuppression(
-        path=path,
-        specification_version=message.specificationVersion,
+        path=path, specification_version=message.specificationVersion,
         inputs=_optional((*declared, *thresholds), overrides),
-        outputs=read_features(message.description.output, file),
-        iou_threshold=nms.iouThreshold,
-        confidence_threshold=nms.confidenceThreshold,
-        per_class=nms.pickTop.perClass,
+        outputs=read_features(message.description.output, file), iou_threshold=nms.iouThreshold,
+        confidence_threshold=nms.confidenceThreshold, per_class=nms.pickTop.perClass,
         labels=tuple(labels),
         confidence=(nms.confidenceInputFeatureName, nms.confidenceOutputFeatureName),
         coordinates=(nms.coordinatesInputFeatureName, nms.coordinatesOutputFeatureName),
-        iou_input=overrides[0],
-        confidence_threshold_input=overrides[1],
-    )
+        iou_input=overrides[0], confidence_threshold_input=overrides[1],
+    )  # fmt: skip
     _check(part, file)
     return part
+
+
+_NMS = "nonMaximumSuppression"
 
 
 def _check(part: NonMaximumSuppression, file: Path) -> None:
@@ -118,16 +116,12 @@ def _check(part: NonMaximumSuppression, file: Path) -> None:
         names = {feature.name for feature in features}
         for name in (part.confidence[index], part.coordinates[index]):
             if name not in names:
-                raise ProgramError(
-                    f"{file}: a nonMaximumSuppression names the {word} {name!r}, which it does not "
-                    "declare; export the detector again."
-                )
+                says = f"names the {word} {name!r}, which it does not declare"
+                raise ProgramError(f"{file}: a {_NMS} {says}; export the detector again.")
     for name in ("iouThreshold", "confidenceThreshold"):
         if not (math.isfinite(value := part.settings[name]) and value >= 0):
-            raise ProgramError(
-                f"{file}: a nonMaximumSuppression has {name} = {value:g}; it must be "
-                "a number from 0 on."
-            )
+            says = f"has {name} = {value:g}; it must be a number from 0 on"
+            raise ProgramError(f"{file}: a {_NMS} {says}.")
 
 
 def optional_thresholds(inputs: tuple[Feature, ...], parts: Iterable[Part]) -> tuple[Feature, ...]:
@@ -143,10 +137,7 @@ def optional_thresholds(inputs: tuple[Feature, ...], parts: Iterable[Part]) -> t
 
 def _optional(features: Iterable[Feature], names: Iterable[str]) -> tuple[Feature, ...]:
     optional = {*names}
-    return tuple(
-        replace(feature, optional=True) if feature.name in optional else feature
-        for feature in features
-    )
+    return tuple(replace(f, optional=True) if f.name in optional else f for f in features)
 
 
 def no_program(where: str, kind: str) -> ProgramError:

@@ -45,11 +45,9 @@ def load(model: MLModel, value: Value) -> Array:
     """
     if not isinstance(value.data, Blob):
         return np.asarray(value.data)
-    kind = _tensor_type(value)
-    where = _where(model, value.data)
-    data = _checked(model, value)
-    count = elements(kind, where)
-    flat: Array = unpack(data, kind.dtype, count, where)
+    kind, data = _tensor_type(value), _checked(model, value)
+    where = str(_path(model, value.data))
+    flat: Array = unpack(data, kind.dtype, elements(kind, where), where)
     return flat.reshape([int(d or 0) for d in kind.shape])
 
 
@@ -60,12 +58,12 @@ def packed(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     return _checked(model, value)
 
 
-def byte_size(value: Value) -> int:
+def byte_size(value: Value, where: str = "constant") -> int:
     """Bytes that a tensor constant takes as stored, from its type alone."""
     kind = _tensor_type(value)
     if kind.dtype is DType.STRING:
         raise ProgramError(f"A constant of type {kind} has no place in a weights file.")
-    return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
+    return -(-elements(kind, where) * bits(kind.dtype) // 8)
 
 
 def blob_bytes(model: MLModel) -> dict[Blob, int]:
@@ -84,14 +82,12 @@ def _checked(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     kind, blob = _tensor_type(value), value.data
     assert isinstance(blob, Blob)
     number, data = _data(model, blob)
+    where = f"{_path(model, blob)}, offset {blob.offset}"
     if number != _NUMBERS.get(kind.dtype):
-        raise ProgramError(
-            f"{_where(model, blob)}: the blob is of type number {number}, the program says {kind}."
-        )
-    if data.size != (size := byte_size(value)):
-        raise ProgramError(
-            f"{_where(model, blob)}: the blob has {data.size} bytes, {kind} takes {size}."
-        )
+        says = f"the blob is of type number {number}, the program says {kind}"
+        raise ProgramError(f"{where}: {says}.")
+    if data.size != (size := byte_size(value, where)):
+        raise ProgramError(f"{where}: the blob has {data.size} bytes, {kind} takes {size}.")
     return data
 
 
@@ -109,10 +105,6 @@ def _tensor_type(value: Value) -> TensorType:
     return value.type
 
 
-def _where(model: MLModel, blob: Blob) -> str:
-    return f"{_path(model, blob)}, offset {blob.offset}"
-
-
 def _path(model: MLModel, blob: Blob) -> Path:
     name = blob.file.removeprefix(_PREFIX)
     path = Path(model.weights) / name.replace("\0", "?")
@@ -126,16 +118,13 @@ def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
     try:
         stat = path.stat()
     except (OSError, ValueError):
-        raise ProgramError(
-            f"{path}: the weights file is missing; copy the whole package."
-        ) from None
+        says = "the weights file is missing; copy the whole package"
+        raise ProgramError(f"{path}: {says}.") from None
     file = _map(path, stat.st_size, stat.st_mtime_ns)
-    end = blob.offset + _ALIGNMENT
+    end, few = blob.offset + _ALIGNMENT, f"{path}: has {file.size:,} bytes, too few for the blob at"
     if blob.offset % _ALIGNMENT or end > file.size:
-        raise ProgramError(
-            f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}; "
-            "the file is cut short or belongs to another package."
-        )
+        fix = "the file is cut short or belongs to another package"
+        raise ProgramError(f"{few} {blob.offset}; {fix}.")
     sentinel, number, size, offset, _ = _METADATA.unpack_from(file[blob.offset : end].tobytes())
     if sentinel != _SENTINEL:
         raise ProgramError(f"{path}: no blob at offset {blob.offset} (its mark is missing).")
@@ -144,10 +133,8 @@ def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
             f"{path}: the blob at {blob.offset} begins at {offset}, which is no multiple of 64."
         )
     if offset + size > file.size:
-        raise ProgramError(
-            f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}, which ends "
-            f"at {offset + size:,}; the file is cut short."
-        )
+        ends = f"which ends at {offset + size:,}; the file is cut short"
+        raise ProgramError(f"{few} {blob.offset}, {ends}.")
     data: npt.NDArray[np.uint8] = file[offset : offset + size]
     return number, data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeAlias
@@ -15,7 +16,6 @@ from pytest_ane.mlprogram.records import (
     Named,
     Operation,
     Pipeline,
-    Ref,
     StateType,
 )
 
@@ -56,81 +56,56 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 def check_names(function: Function, where: Where) -> None:
     """Check every name and constant of a function; `where` is what begins a complaint."""
-    names = _Names(where)
-    names.scope |= names.distinct(function.inputs)
-    names.block(function.block, 0)
+    _check_block(function.block, _distinct(function.inputs, where), 0, where)
 
 
-class _Names:
-    def __init__(self, where: Where) -> None:
-        self.where = where
-        self.scope: set[str] = set()
+def _check_block(block: Block, scope: set[str], depth: int, where: Where) -> None:
+    if depth > DEEPEST:
+        raise ProgramError(f"{where(None)}: blocks nest deeper than {DEEPEST}.")
+    mine = _distinct(block.inputs, where) - scope
+    scope |= mine
+    for op in block.operations:
+        if op.op == "const" and "val" not in op.attributes:
+            raise ProgramError(f"{where(op)}: a constant holds no value.")
+        if op.op == "const" and (count := len(op.outputs)) != 1:
+            raise ProgramError(f"{where(op)}: a constant has {count} results.")
+        if unknown := [name for name in op.reads if name not in scope]:
+            raise ProgramError(f"{where(op)}: its input {unknown[0]!r} is not defined before it.")
+        for nested in op.blocks:
+            _check_block(nested, scope, depth + 1, where)
+        for output in op.outputs:
+            if output.name in scope:
+                raise ProgramError(f"{where(op)}: {output.name!r} is defined twice.")
+            scope.add(output.name)
+            mine.add(output.name)
+    if unknown := [name for name in block.outputs if name not in scope]:
+        raise ProgramError(f"{where(None)}: its output {unknown[0]!r} is not defined.")
+    # What a nested block defines ends with it.
+    scope -= mine
 
-    def block(self, block: Block, depth: int) -> None:
-        if depth > DEEPEST:
-            raise ProgramError(f"{self.where(None)}: blocks nest deeper than {DEEPEST}.")
-        mine = self.distinct(block.inputs) - self.scope
-        self.scope |= mine
-        for operation in block.operations:
-            self.operation(operation, depth)
-            for output in operation.outputs:
-                if output.name in self.scope:
-                    raise self.twice(output.name, operation)
-                self.scope.add(output.name)
-                mine.add(output.name)
-        for name in block.outputs:
-            if name not in self.scope:
-                raise ProgramError(f"{self.where(None)}: its output {name!r} is not defined.")
-        # What a nested block defines ends with it.
-        self.scope -= mine
 
-    def operation(self, operation: Operation, depth: int) -> None:
-        if operation.op == "const" and "val" not in operation.attributes:
-            raise ProgramError(f"{self.where(operation)}: a constant holds no value.")
-        if operation.op == "const" and (count := len(operation.outputs)) != 1:
-            raise ProgramError(f"{self.where(operation)}: a constant has {count} results.")
-        for arguments in operation.inputs.values():
-            for argument in arguments:
-                if isinstance(argument, Ref) and argument.name not in self.scope:
-                    raise ProgramError(
-                        f"{self.where(operation)}: its input {argument.name!r} is not defined "
-                        "before it."
-                    )
-        for nested in operation.blocks:
-            self.block(nested, depth + 1)
-
-    def distinct(self, inputs: Iterable[Named]) -> set[str]:
-        names: set[str] = set()
-        for named in inputs:
-            if named.name in names:
-                raise self.twice(named.name, None)
-            names.add(named.name)
-        return names
-
-    def twice(self, name: str, operation: Operation | None) -> ProgramError:
-        return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
+def _distinct(inputs: Iterable[Named], where: Where) -> set[str]:
+    counts = Counter(named.name for named in inputs)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ProgramError(f"{where(None)}: {twice[0]!r} is defined twice.")
+    return {*counts}
 
 
 def check_boundary(model: MLModel, file: Path) -> None:
     """Check that the program has what the model declares: what it lacked could not be bound."""
-    if model.function and model.function not in model.program.functions:
-        raise ProgramError(
-            f"{file}: the model declares the function {model.function!r}, which its program does "
-            "not have."
-        )
     function = model.main
-    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
-    for word, features, names in (
-        ("input", model.inputs, {i.name for i in function.inputs} - states),
-        ("state", model.states, states),
-        ("output", model.outputs, set(function.block.outputs)),
+    inputs = {i.name: isinstance(i.type, StateType) for i in function.inputs}
+    functions = [model.function] if model.function else []
+    for word, declared, names in (
+        ("function", functions, {*model.program.functions}),
+        ("input", [f.name for f in model.inputs], {name for name, s in inputs.items() if not s}),
+        ("state", [f.name for f in model.states], {name for name, s in inputs.items() if s}),
+        ("output", [f.name for f in model.outputs], {*function.block.outputs}),
     ):
-        for feature in features:
-            if feature.name not in names:
-                raise ProgramError(
-                    f"{file}: the model declares the {word} {feature.name!r}, "
-                    "which its program does not have."
-                )
+        for name in declared:
+            if name not in names:
+                says = f"the model declares the {word} {name!r}, which its program does not have"
+                raise ProgramError(f"{file}: {says}.")
 
 
 def check_pipeline(pipeline: Pipeline, file: Path) -> None:
@@ -139,19 +114,14 @@ def check_pipeline(pipeline: Pipeline, file: Path) -> None:
         raise ProgramError(f"{file}: is a pipeline of no models.")
     available = {feature.name for feature in pipeline.inputs}
     for i, part in enumerate(pipeline.parts, 1):
+        where = f"{file}: part {i} of the pipeline"
         if isinstance(part, MLModel) and part.states:
-            raise ProgramError(
-                f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
-            )
-        for feature in part.inputs:
-            if feature.name not in available and not feature.optional:
-                raise ProgramError(
-                    f"{file}: part {i} of the pipeline takes {feature.name!r}, which nothing "
-                    "before it gives."
-                )
+            raise ProgramError(f"{where} keeps states, which pipelines cannot pass on.")
+        for name in (feature.name for feature in part.inputs if not feature.optional):
+            if name not in available:
+                raise ProgramError(f"{where} takes {name!r}, which nothing before it gives.")
         available |= {feature.name for feature in part.outputs}
     for feature in pipeline.outputs:
         if feature.name not in available:
-            raise ProgramError(
-                f"{file}: the pipeline declares the output {feature.name!r}, which no part gives."
-            )
+            says = f"the pipeline declares the output {feature.name!r}, which no part gives"
+            raise ProgramError(f"{file}: {says}.")

@@ -48,7 +48,16 @@ _VERSION = 32
 _SCHEMAS = {"inputSchema": "input", "outputSchema": "output", "stateSchema": "state"}
 
 
-class ModelData:
+class _Described:
+    default: str
+    _functions: Mapping[str, Any]
+
+    def describes(self, function: str) -> bool:
+        """Whether it holds a function's features: in a table, or as the default function's."""
+        return function in self._functions or function == (self.default or "main")
+
+
+class ModelData(_Described):
     """`coremldata.bin`, read; it answers as `Metadata` does.
 
     `FileNotFoundError` where there is none, `ProgramError` of another form or an impossible
@@ -76,10 +85,6 @@ class ModelData:
         self.user_defined = dict(self._description.metadata.userDefined)
         self.default = self._description.defaultFunctionName
         self._functions = {each.name: each for each in self._description.functions}
-
-    def describes(self, function: str) -> bool:
-        """Whether it holds a function's features: in a table, or as the default function's."""
-        return function in self._functions or function == (self.default or "main")
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
         """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function."""
@@ -168,14 +173,9 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
         if not (folder / _PROGRAM).exists():
             raise _refused(path, i, folder)
     metadata = _described_in(path)
-    pipeline = Pipeline(
-        path=str(path),
-        specification_version=metadata.specification_version,
-        inputs=metadata.features("", "inputSchema"),
-        outputs=metadata.features("", "outputSchema"),
-        parts=tuple(map(read, folders)),
-        names=names,
-    )
+    inputs, outputs = (metadata.features("", schema) for schema in ("inputSchema", "outputSchema"))
+    version, parts = metadata.specification_version, tuple(map(read, folders))
+    pipeline = Pipeline(str(path), version, inputs, outputs, parts, names)
     check_pipeline(pipeline, metadata.file)
     return pipeline
 
@@ -189,15 +189,14 @@ def _refused(path: Path, number: int, folder: Path) -> ProgramError:
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
     with suppress(FileNotFoundError, ProgramError):
         kind = kind or ModelData(folder / _DATA).kind
-    if kind == "nonMaximumSuppression":
-        return ProgramError(
-            f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
-            "compiled model keeps in a form that is not published; name the .mlpackage that it was "
-            "compiled from."
-        )
     if kind in ("", _KIND):
         return _missing(folder / _PROGRAM)
-    return no_program(f"{path}: part {number} of the pipeline ", kind)
+    part = f"{path}: part {number} of the pipeline "
+    if kind != "nonMaximumSuppression":
+        return no_program(part, kind)
+    kept = "whose thresholds a compiled model keeps in a form that is not published"
+    fix = "name the .mlpackage that it was compiled from"
+    return ProgramError(f"{part}is a {kind}, {kept}; {fix}.")
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
@@ -206,25 +205,17 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
     several = len(program.functions) > 1
     name = function or metadata.default or program.main.name
     if name not in program.functions:
-        raise ProgramError(
-            f"{path / _PROGRAM}: has no function {name!r}; it has {', '.join(program.functions)}."
-        )
+        known = ", ".join(program.functions)
+        raise ProgramError(f"{path / _PROGRAM}: has no function {name!r}; it has {known}.")
     if several and not metadata.describes(name):
-        raise ProgramError(
-            f"{metadata.file}: does not describe the function {name!r} of {_PROGRAM}; compile the "
-            "package again."
-        )
+        says = f"does not describe the function {name!r} of {_PROGRAM}; compile the package again"
+        raise ProgramError(f"{metadata.file}: {says}.")
+    inputs, outputs, states = (metadata.features(name, schema) for schema in _SCHEMAS)
     model = MLModel(
-        path=str(path),
-        weights=str(path / "weights"),
-        specification_version=metadata.specification_version,
-        inputs=metadata.features(name, "inputSchema"),
-        outputs=metadata.features(name, "outputSchema"),
-        states=metadata.features(name, "stateSchema"),
+        str(path), str(path / "weights"), metadata.specification_version, inputs, outputs, states,
         program=program.only(name) if function else program,
-        metadata=metadata.user_defined,
-        function=name if several else "",
-    )
+        metadata=metadata.user_defined, function=name if several else "",
+    )  # fmt: skip
     check_boundary(model, metadata.file)
     if weights:
         check_blobs(model)
@@ -292,7 +283,7 @@ _DAMAGED = (AttributeError, IndexError, KeyError, OverflowError, RecursionError,
             ValueError)  # fmt: skip
 
 
-class Metadata:
+class Metadata(_Described):
     """`metadata.json`, read."""
 
     def __init__(self, file: Path) -> None:
@@ -307,10 +298,6 @@ class Metadata:
             self._functions = {str(f["name"]): f for f in self._content.get("functions", ())}
         except _DAMAGED as error:
             raise self._damaged(error) from None
-
-    def describes(self, function: str) -> bool:
-        """Whether it holds a function's features: in a table, or as the default function's."""
-        return function in self._functions or function == (self.default or "main")
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
         """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function.
@@ -341,10 +328,8 @@ class Metadata:
             raise ProgramError(f"{self.file}: feature {name!r} has the unknown type {dtype}.")
         shape = _extents(_listed(entry.get("shape")))
         shapes = tuple(map(_extents, _listed(entry.get("enumeratedShapes"))))
-        ranges = tuple(
-            (int(low), int(high) if high >= 0 else None)
-            for low, high in _listed(entry.get("shapeRange"))
-        )
+        ends = _listed(entry.get("shapeRange"))
+        ranges = tuple((int(low), int(high) if high >= 0 else None) for low, high in ends)
         return Feature(name, _ARRAYS[dtype], shape, ranges, shapes, kind, optional)
 
     def _damaged(self, error: Exception) -> ProgramError:
@@ -401,10 +386,7 @@ def _described(model: MLModel, functions: Sequence[MLModel]) -> dict[str, Any]:
 
 
 def _schemas(model: MLModel) -> dict[str, Any]:
-    return {
-        schema: [_entry(feature) for feature in getattr(model, f"{kind}s")]
-        for schema, kind in _SCHEMAS.items()
-    }
+    return {schema: [*map(_entry, getattr(model, f"{kind}s"))] for schema, kind in _SCHEMAS.items()}
 
 
 def _entry(feature: Feature) -> dict[str, Any]:

@@ -100,8 +100,7 @@ class _Memory:
         self.file, self.rehash = file, rehash
         self._known: dict[str, tuple[_State, str]] = {}
         with suppress(OSError):
-            lines = () if rehash else file.read_bytes().splitlines()
-            for line in lines:
+            for line in () if rehash else file.read_bytes().splitlines():
                 with suppress(ValueError, TypeError, RecursionError):
                     path, state, digest = json.loads(line)
                     if len(digest) == 64 and _HEX.issuperset(digest):

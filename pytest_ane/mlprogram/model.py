@@ -46,9 +46,8 @@ def counterpart(path: Path, function: str | None) -> str | None:
     if function is None or not names:
         return None
     if function not in names:
-        raise ProgramError(
-            f"{path}: has no function {function!r} to compare with; it has {', '.join(names)}."
-        )
+        says = f"has no function {function!r} to compare with; it has {', '.join(names)}"
+        raise ProgramError(f"{path}: {says}.")
     return function
 
 
@@ -76,10 +75,8 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
 def only_program(model: MLModel | Pipeline) -> MLModel:
     """A model that is one ML Program; `ProgramError` of a pipeline."""
     if isinstance(model, Pipeline):
-        raise ProgramError(
-            f"{model.path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
-            f"choose one of {', '.join(model.programs)}."
-        )
+        says = f"is a pipeline of {len(model.parts)} models, not one ML Program; choose one of"
+        raise ProgramError(f"{model.path}: {says} {', '.join(model.programs)}.")
     return model
 
 

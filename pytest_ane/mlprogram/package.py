@@ -51,14 +51,10 @@ def _read(data: bytes, path: Path, file: Path, function: str | None) -> MLModel 
         return _model(message, str(path), file, function=function)
     description = message.description
     parts = tuple(_part(part, path, file, i) for i, part in enumerate(body.models, 1))
-    pipeline = Pipeline(
-        path=str(path),
-        specification_version=message.specificationVersion,
-        inputs=optional_thresholds(read_features(description.input, file), parts),
-        outputs=read_features(description.output, file),
-        parts=parts,
-        names=part_names(len(parts), body.names),
-    )
+    inputs = optional_thresholds(read_features(description.input, file), parts)
+    outputs, names = read_features(description.output, file), part_names(len(parts), body.names)
+    version = message.specificationVersion
+    pipeline = Pipeline(str(path), version, inputs, outputs, parts, names)
     check_pipeline(pipeline, file)
     if function is not None and function not in pipeline.programs:
         raise no_such_part(file, function, pipeline.programs)
@@ -81,12 +77,9 @@ def parse_package(path: Path) -> tuple[Path, Any]:
 
 def pipeline_of(message: Any) -> Any:
     """The message of a pipeline, whatever its result is called; None where there is one model."""
-    kind = message.WhichOneof("Type")
-    if kind == "pipeline":
-        return message.pipeline
-    if kind in ("pipelineClassifier", "pipelineRegressor"):
-        return getattr(message, kind).pipeline
-    return None
+    kind = message.WhichOneof("Type") or ""
+    body = getattr(message, kind) if kind.startswith("pipeline") else None
+    return getattr(body, "pipeline", body)
 
 
 def _model(
@@ -98,17 +91,13 @@ def _model(
     declared = _declared(message.description, function, file)
     name = getattr(declared, "name", "")
     program = read_program(message.mlProgram, file)
+    features = (declared.input, declared.output, declared.state)
+    inputs, outputs, states = (read_features(each, file) for each in features)
     model = MLModel(
-        path=path,
-        weights=str(file.parent / "weights"),
-        specification_version=message.specificationVersion,
-        inputs=read_features(declared.input, file),
-        outputs=read_features(declared.output, file),
-        states=read_features(declared.state, file),
+        path, str(file.parent / "weights"), message.specificationVersion, inputs, outputs, states,
         program=program.only(name) if function and name else program,
-        metadata=dict(message.description.metadata.userDefined),
-        function=name,
-    )
+        metadata=dict(message.description.metadata.userDefined), function=name,
+    )  # fmt: skip
     check_boundary(model, file)
     return model
 
@@ -140,10 +129,8 @@ _MOST_MANIFEST = 1 << 26
 
 def _model_file(path: Path) -> Path:
     if path.suffix == ".mlmodel" and path.is_file():
-        raise ProgramError(
-            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
-            'convert_to="mlprogram".'
-        )
+        says = "is one file, not an .mlpackage of an ML Program"
+        raise ProgramError(f'{path}: {says}; convert it again with convert_to="mlprogram".')
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
@@ -157,9 +144,8 @@ def _model_file(path: Path) -> Path:
     except FileNotFoundError:
         raise ProgramError(f"{manifest}: missing; the package is incomplete.") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProgramError(
-            f"{manifest}: damaged ({error!r:.200}); save the package again."
-        ) from None
+        says = f"damaged ({error!r:.200}); save the package again"
+        raise ProgramError(f"{manifest}: {says}.") from None
     if not stays_inside(root):
         raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
     try:

@@ -11,17 +11,7 @@ from sys import intern
 from typing import Any, TypeVar
 
 import numpy as np
-from lark import (
-    Lark,
-    Token,
-    Transformer,
-    UnexpectedCharacters,
-    UnexpectedEOF,
-    UnexpectedInput,
-    UnexpectedToken,
-    v_args,
-)
-from lark.exceptions import LarkError
+from lark import Lark, Token, Transformer, exceptions, v_args
 
 from pytest_ane.mlprogram.checks import DEEPEST, check_names
 from pytest_ane.mlprogram.errors import ProgramError
@@ -67,9 +57,9 @@ def parse(text: str, file: object = "model.mil") -> Program:
         return _parsed(text)
     except _Fault as fault:
         raise ProgramError(f"{file}:{fault}") from None
-    except UnexpectedInput as error:
+    except exceptions.UnexpectedInput as error:
         raise ProgramError(f"{file}:{_complaint(error, text)}") from None
-    except LarkError as error:
+    except exceptions.LarkError as error:
         raise ProgramError(f"{file}: cannot be parsed ({type(error).__name__}).") from None
 
 
@@ -87,23 +77,18 @@ def _parsed(text: str) -> Program:
 @cache
 def _parser() -> Lark:
     grammar = files(__package__).joinpath("mil.lark").read_text("utf-8")
-    return Lark(
-        grammar, parser="lalr", lexer="contextual", transformer=_Build(), g_regex_flags=re.ASCII
-    )
+    options: dict[str, Any] = {"parser": "lalr", "lexer": "contextual", "g_regex_flags": re.ASCII}
+    return Lark(grammar, transformer=_Build(), **options)
 
 
-def _complaint(error: UnexpectedInput, text: str) -> str:
-    line, column = error.line, error.column
-    ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
-    if ended or isinstance(error, UnexpectedEOF):
+def _complaint(error: exceptions.UnexpectedInput, text: str) -> str:
+    token = error.token if isinstance(error, exceptions.UnexpectedToken) else None
+    if getattr(token, "type", "") == "$END" or isinstance(error, exceptions.UnexpectedEOF):
         return f"{text.count(chr(10)) + 1}: the text ends too early; the file is cut short."
-    at = f"{line}:{column}"
-    unexpected: Any = text[error.pos_in_stream or 0 :][:1]
-    if isinstance(error, UnexpectedToken):
-        unexpected = str(error.token)
-    if isinstance(error, UnexpectedCharacters) and unexpected == '"':
+    at, unexpected = f"{error.line}:{error.column}", token or text[error.pos_in_stream or 0 :][:1]
+    if isinstance(error, exceptions.UnexpectedCharacters) and unexpected == '"':
         return f"{at}: a text that does not end, or of more than 65,535 escapes."
-    return f"{at}: {unexpected[:40]!r} has no place here."
+    return f"{at}: {str(unexpected)[:40]!r} has no place here."
 
 
 T = TypeVar("T")
@@ -166,10 +151,10 @@ class _Build(Transformer[Token, Program]):
             raise _Fault(str(error)) from None
         return name, function
 
-    def parameters(self, *named: Named | None) -> tuple[Named, ...]:
-        return _present(named)
+    def blocks(self, *items: Any) -> tuple[Any, ...]:
+        return _present(items)
 
-    results = parameters
+    parameters = results = blocks
 
     def named(self, kind: ValueType, name: Token) -> Named:
         return Named(_name(name), kind)
@@ -179,37 +164,30 @@ class _Build(Transformer[Token, Program]):
 
     def body(self, *parts: Any) -> _Body:
         statements: tuple[_Statement, ...] = parts[:-1]
-        tokens: dict[int, Token] = {}
-        for operation, token, nested in statements:
-            tokens[id(operation)] = token
+        tokens = {id(operation): token for operation, token, _ in statements}
+        for _, _, nested in statements:
             for inner in nested:
-                tokens.update(inner.tokens)
+                tokens |= inner.tokens
         return _Body(Block((), tuple(s[0] for s in statements), parts[-1]), tokens)
 
     def block(self, *parts: Any) -> _Body:
-        inputs: tuple[Named, ...] = parts[-2]
-        body: _Body = parts[-1]
-        return replace(body, block=replace(body.block, inputs=inputs))
-
-    def blocks(self, *blocks: _Body | None) -> tuple[_Body, ...]:
-        return _present(blocks)
+        *_, inputs, body = parts
+        return _Body(replace(body.block, inputs=inputs), body.tokens)
 
     def operation(
-        self,
-        outputs: tuple[Named, ...] | None,
-        callee: Token,
-        _: Token | None,
-        arguments: dict[str, tuple[Argument, ...]],
-        attributes: dict[str, _Typed] | None,
+        self, outputs: tuple[Named, ...] | None, callee: Token, _: Token | None,
+        arguments: dict[str, tuple[Argument, ...]], attributes: dict[str, _Typed] | None,
         blocks: tuple[_Body, ...],
-    ) -> _Statement:
+    ) -> _Statement:  # fmt: skip
         op = intern(str(callee).rpartition(".")[2])
         values = {key: typed.read() for key, typed in (attributes or {}).items()}
         inner = tuple(body.block for body in blocks)
         return Operation(op, arguments, outputs or (), values, inner), callee, blocks
 
-    def arguments(self, *arguments: Any) -> dict[str, tuple[Argument, ...]]:
-        return _distinct(_present(arguments))
+    def arguments(self, *pairs: Any) -> dict[str, Any]:
+        return _distinct(_present(pairs))
+
+    attributes = arguments
 
     def one(self, name: Token, binding: Ref | _Typed) -> tuple[Token, tuple[Argument, ...]]:
         return name, (_argument(binding),)
@@ -219,12 +197,6 @@ class _Build(Transformer[Token, Program]):
 
     def reference(self, name: Token) -> Ref:
         return Ref(_name(name))
-
-    def attributes(self, *attributes: Any) -> dict[str, _Typed]:
-        return _distinct(_present(attributes))
-
-    def attribute(self, name: Token, value: _Typed) -> tuple[Token, _Typed]:
-        return name, value
 
     def value(self, kind: ValueType, token: Token, literal: Literal) -> _Typed:
         return _Typed(kind, literal, token)
@@ -241,7 +213,7 @@ class _Build(Transformer[Token, Program]):
         return _tensor(token, str(token), "")
 
     def list_type(self, token: Token, element: ValueType, length: Token) -> ListType:
-        extent = None if length == "?" else _integer(length, length)
+        extent = None if length == "?" else _integer(length)
         return _shallow(ListType(element, extent), token)
 
     def dict_type(self, token: Token, key: ValueType, value: ValueType) -> DictionaryType:
@@ -276,8 +248,10 @@ class _Build(Transformer[Token, Program]):
     def pairs(self, *pairs: Any) -> Pairs:
         return Pairs(_present(pairs))
 
-    def pair(self, key: Literal, value: Literal) -> tuple[Literal, Literal]:
+    def pair(self, key: Any, value: Any) -> tuple[Any, Any]:
         return key, value
+
+    attribute = pair
 
     def blob(self, token: Token, *fields: tuple[Token, _Typed]) -> Blob:
         values = {key: typed.read().data for key, typed in _distinct(fields).items()}
@@ -318,7 +292,7 @@ def _tensor(token: Token, dtype: str, dims: str) -> TensorType:
     try:
         return _tensor_type(dtype, dims)
     except ProgramError as error:
-        raise _Fault(f"{_at(token)}: {str(error).removeprefix(': ')}") from None
+        raise _Fault(f"{_at(token)}{error}") from None
     except ValueError:
         raise _Fault(f"{_at(token)}: {token[:60]!r} is no type.") from None
 
@@ -332,11 +306,11 @@ def _tensor_type(dtype: str, dims: str) -> TensorType:
     return tensor_type(DType(dtype), shape, "")
 
 
-def _integer(text: str, token: Token) -> int:
+def _integer(token: Token) -> int:
     try:
-        return int(text)
+        return int(token)
     except ValueError:
-        raise _Fault(f"{_at(token)}: {text[:60]!r} is no number.") from None
+        raise _Fault(f"{_at(token)}: {token[:60]!r} is no number.") from None
 
 
 def _shallow(kind: T, token: Token) -> T:
@@ -347,15 +321,12 @@ def _shallow(kind: T, token: Token) -> T:
 
 def _deep(kind: Any, left: int) -> bool:
     """Whether a type nests deeper than `left`."""
-    if left < 0:
-        return True
-    if isinstance(kind, ListType):
-        return _deep(kind.element, left - 1)
+    inner: tuple[Any, ...] = ()
     if isinstance(kind, TupleType):
-        return any(_deep(k, left - 1) for k in kind.elements)
-    if isinstance(kind, DictionaryType):
-        return _deep(kind.key, left - 1) or _deep(kind.value, left - 1)
-    return False
+        inner = kind.elements
+    elif isinstance(kind, ListType | DictionaryType):
+        inner = tuple(vars(kind).values())
+    return left < 0 or any(_deep(each, left - 1) for each in inner)
 
 
 _BARE = frozenset({"CoreML8", "CoreML9"})
@@ -413,27 +384,24 @@ class _Writer:
         return written[0] if len(written) == 1 else f"({', '.join(written)})"
 
     def attributes(self, attributes: Mapping[str, Value]) -> str:
-        if not attributes:
-            return ""
-        return f"[{', '.join(f'{_spelled(k)} = {self.value(v)}' for k, v in attributes.items())}]"
+        pairs = ", ".join(f"{_spelled(k)} = {self.value(v)}" for k, v in attributes.items())
+        return f"[{pairs}]" if pairs else ""
 
     def value(self, value: Value) -> str:
-        data = value.data
-        text = self.blob(data) if isinstance(data, Blob) else _literal(data, value.type)
+        if isinstance(blob := value.data, Blob):
+            path = f"{self.type(_TEXT)}({quote(blob.file)})"
+            text = f"BLOBFILE(path = {path}, offset = {self.type(_OFFSET)}({blob.offset}))"
+        else:
+            text = _literal(blob, value.type)
         return f"{self.type(value.type)}({text})"
-
-    def blob(self, blob: Blob) -> str:
-        path, offset = self.type(_TEXT), self.type(_OFFSET)
-        return f"BLOBFILE(path = {path}({quote(blob.file)}), offset = {offset}({blob.offset}))"
 
     def named(self, named: Iterable[Named]) -> str:
         return ", ".join(f"{self.type(n.type)} {_spelled(n.name)}" for n in named)
 
     def type(self, kind: ValueType) -> str:
         if isinstance(kind, TensorType):
-            if self.bare and not kind.shape:
-                return str(kind.dtype)
-            return f"tensor<{kind.dtype}, [{', '.join(map(_dim, kind.shape))}]>"
+            whole = f"tensor<{kind.dtype}, [{', '.join(map(_dim, kind.shape))}]>"
+            return str(kind.dtype) if self.bare and not kind.shape else whole
         if isinstance(kind, StateType):
             return f"state<{self.type(kind.wrapped)}>"
         if isinstance(kind, ListType):
@@ -459,8 +427,7 @@ def _literal(data: Any, kind: ValueType) -> str:
     if isinstance(kind, ListType):
         return f"[{', '.join(_literal(d, kind.element) for d in data)}]"
     if isinstance(kind, TupleType):
-        fields = zip(data, kind.elements, strict=True)
-        return f"({', '.join(_literal(d, k) for d, k in fields)})"
+        return f"({', '.join(map(_literal, data, kind.elements))})"
     if isinstance(kind, DictionaryType):
         pairs = (f"{{{_literal(k, kind.key)}, {_literal(v, kind.value)}}}" for k, v in data)
         return f"{{{', '.join(pairs)}}}"
@@ -482,11 +449,9 @@ def _tensor_literal(data: Any, kind: TensorType) -> str:
 
 def _words(array: Any) -> list[str]:
     """Numbers as the compiler writes them, each exact."""
-    if array.dtype.kind == "b":
-        return ["true" if x else "false" for x in array.tolist()]
     if array.dtype.kind == "f":
         return [_hexadecimal(x) for x in array.astype(np.float64).tolist()]
-    return [str(x) for x in array.tolist()]
+    return [str(x).lower() for x in array.tolist()]
 
 
 def _hexadecimal(number: float) -> str:

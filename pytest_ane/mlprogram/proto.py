@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -161,9 +161,8 @@ def read_program(message: Any, file: Path) -> Program:
 def _function(name: str, message: Any, file: Path) -> Function:
     blocks = message.block_specializations
     if message.opset not in blocks:
-        raise ProgramError(
-            f"{file}: function {name!r} has no block for its opset {message.opset!r}."
-        )
+        says = f"function {name!r} has no block for its opset {message.opset!r}"
+        raise ProgramError(f"{file}: {says}.")
     reader = _Reader(file, name)
     block = reader.block(blocks[message.opset])
     function = Function(name, message.opset, reader.named(message.inputs), block)
@@ -228,24 +227,21 @@ class _Reader:
         kind = message.WhichOneof("type")
         if depth > DEEPEST:
             raise ProgramError(f"{where}: types nest deeper than {DEEPEST}.")
+        inner = partial(self._type, where=where, depth=depth + 1)
         if kind == "tensorType":
             return self.tensor(message.tensorType, where)
         if kind == "stateType":
-            wrapped = self._type(message.stateType.wrappedType, where, depth + 1)
+            wrapped = inner(message.stateType.wrappedType)
             if isinstance(wrapped, TensorType):
                 return StateType(wrapped)
         if kind == "listType":
-            list_type = message.listType
-            length = list_type.length.constant.size if list_type.HasField("length") else None
-            return ListType(self._type(list_type.type, where, depth + 1), length or None)
+            length = message.listType.length.constant.size
+            return ListType(inner(message.listType.type), length or None)
         if kind == "tupleType":
-            types = message.tupleType.types
-            return TupleType(tuple(self._type(t, where, depth + 1) for t in types))
+            return TupleType(tuple(map(inner, message.tupleType.types)))
         if kind == "dictionaryType":
-            d = message.dictionaryType
-            return DictionaryType(
-                self._type(d.keyType, where, depth + 1), self._type(d.valueType, where, depth + 1)
-            )
+            pair = message.dictionaryType
+            return DictionaryType(inner(pair.keyType), inner(pair.valueType))
         raise ProgramError(f"{where}: a value has no known type.")
 
     def tensor(self, message: Any, where: str) -> TensorType:
@@ -257,8 +253,6 @@ class _Reader:
             int(d.constant.size) if d.WhichOneof("dimension") == "constant" else None
             for d in message.dimensions
         )
-        if message.rank != len(shape):
-            raise ProgramError(
-                f"{where}: a type of rank {message.rank} lists {len(shape)} dimensions."
-            )
+        if message.rank != (n := len(shape)):
+            raise ProgramError(f"{where}: a type of rank {message.rank} lists {n} dimensions.")
         return tensor_type(DTYPES[name], shape, where)

@@ -117,16 +117,12 @@ def _mistyped(kind: ValueType, where: str) -> ProgramError:
 
 
 def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
-    which = tensor.WhichOneof("value")
+    which, is_text = tensor.WhichOneof("value"), kind.dtype is DType.STRING
     count = elements(kind, where)
-    if which is None:
-        values: Any = b"" if kind.dtype is not DType.STRING else []
-    else:
-        field = getattr(tensor, which)
-        values = field.values
-    if (kind.dtype is DType.STRING) is not (which == "strings") and which is not None:
+    if which is not None and is_text is not (which == "strings"):
         raise ProgramError(f"{where}: a constant {kind} is stored as {which}.")
-    if kind.dtype is DType.STRING:
+    values: Any = getattr(tensor, which).values if which else [] if is_text else b""
+    if is_text:
         return _strings(values, kind, where)
     if isinstance(values, bytes):
         size = -(-count * bits(kind.dtype) // 8)
@@ -160,13 +156,9 @@ def _holds(dtype: DType, wide: Any, array: Any) -> bool:
 
 
 def _strings(values: Any, kind: TensorType, where: str) -> Any:
-    if not kind.shape:
-        if len(values) != 1:
-            raise ProgramError(f"{where}: a text constant holds {len(values)} texts.")
-        return str(values[0])
     if len(values) != (count := elements(kind, where)):
         raise ProgramError(f"{where}: a constant {kind} holds {len(values)} texts, not {count}.")
-    return tuple(str(v) for v in values)
+    return tuple(map(str, values)) if kind.shape else str(values[0])
 
 
 def unpack(data: Any, dtype: DType, count: int, where: str) -> Any:
@@ -193,9 +185,8 @@ def _narrow(data: Any, width: int) -> Any:
         shifts = np.arange(0, 8, width, dtype=np.uint8)
         return ((data[:, None] >> shifts) & ((1 << width) - 1)).reshape(-1)
     # 3 and 6 bits: three bytes hold eight or four elements.
-    padded = np.zeros((len(data) + 2) // 3 * 3, np.uint32)
-    padded[: len(data)] = data
-    word = padded[0::3] | padded[1::3] << 8 | padded[2::3] << 16
+    low, middle, high = np.pad(data, (0, -len(data) % 3)).astype(np.uint32).reshape(-1, 3).T
+    word = low | middle << 8 | high << 16
     out = np.empty((len(word), 24 // width), np.uint8)
     for i in range(24 // width):
         out[:, i] = (word >> (i * width)) & ((1 << width) - 1)
@@ -231,10 +222,8 @@ def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
     if isinstance(kind, TensorType):
         if isinstance(literal, Blob):
             return literal
-        leaves = _leaves(literal, kind, where)
-        return (_literal_texts if kind.dtype is DType.STRING else _literal_array)(
-            leaves, kind, where
-        )
+        read = _literal_texts if kind.dtype is DType.STRING else _literal_array
+        return read(_leaves(literal, kind, where), kind, where)
     if isinstance(kind, ListType):
         literal = _items(literal)
         if literal is not None and kind.length not in (None, len(literal)):
@@ -290,11 +279,9 @@ def _literal_array(leaves: list[Any], kind: TensorType, where: str) -> Array:
     try:
         pieces = [_literal_numbers(piece, kind.dtype) for piece in _pieces(",".join(texts))]
     except (ValueError, OverflowError, KeyError):
-        raise ProgramError(
-            f"{where}: a constant {kind} holds what is no number of its type."
-        ) from None
-    flat: Array = np.concatenate(pieces)
-    return flat.reshape(shape)
+        says = f"a constant {kind} holds what is no number of its type"
+        raise ProgramError(f"{where}: {says}.") from None
+    return np.concatenate(pieces).reshape(shape)
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -174,13 +174,12 @@ def _stage(op: Operation, parameters: Mapping[str, Operand], of_table: bool) -> 
 def _parameters(op: Operation, producers: Producers) -> dict[str, Operand]:
     """By name, what each comes from, constants looked through."""
     found: dict[str, Operand] = {k: value for k, value in op.attributes.items() if k != "name"}
-    for name, arguments in op.inputs.items():
-        for argument in arguments:
-            source = producers.get(argument.name) if isinstance(argument, Ref) else argument
-            if isinstance(source, Operation) and source.op == "const":
-                source = source.attributes.get("val")
-            if source is not None:
-                found[name] = source
+    for name, argument in ((n, a) for n, arguments in op.inputs.items() for a in arguments):
+        source = producers.get(argument.name) if isinstance(argument, Ref) else argument
+        if isinstance(source, Operation) and source.op == "const":
+            source = source.attributes.get("val")
+        if source is not None:
+            found[name] = source
     return found
 
 
@@ -300,9 +299,8 @@ def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
             try:
                 weight = _weight(operation, producers)
             except ValueError as error:
-                raise ProgramError(
-                    f"{model.path}: the weight {name} is damaged: {error}."
-                ) from None
+                says = f"the weight {name} is damaged: {error}"
+                raise ProgramError(f"{model.path}: {says}.") from None
             if weight is not None:
                 weight = replace(weight, op_types=tuple(sorted(ops)))
                 yield ProgramWeight(weight, operation, function, producers)
@@ -338,15 +336,9 @@ def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
     if not op.op.startswith("constexpr_"):
         return None
     stages = stages_of(op, producers)
-    own = next((stage for stage in stages if not stage.of_table), None)
-    return Weight(
-        name=name,
-        shape=shape,
-        compressed_bytes=bytes_stored(op, producers),
-        nbits=own.nbits if own else 0,
-        stages=stages,
-        sparsity=sparsity(op, producers, shape),
-    )
+    nbits = next((stage.nbits for stage in stages if not stage.of_table), 0)
+    size, share = bytes_stored(op, producers), sparsity(op, producers, shape)
+    return Weight(name, shape, size, nbits, stages, share)
 
 
 def decompress(model: MLModel, weight: ProgramWeight) -> Any:
@@ -361,11 +353,10 @@ def decompress(model: MLModel, weight: ProgramWeight) -> Any:
         for op in expansion(weight, model.path):
             constants.fold(op)
         values = constants.values[weight.operation.name]
-    if tuple(values.shape) != weight.weight.shape:
-        raise ProgramError(
-            f"{model.path}: {weight.operation.name} is of shape {list(weight.weight.shape)}, but "
-            f"what is stored of it is of shape {list(values.shape)}."
-        )
+    if tuple(values.shape) != (declared := weight.weight.shape):
+        stored = f"but what is stored of it is of shape {list(values.shape)}"
+        is_of = f"{weight.operation.name} is of shape {list(declared)}"
+        raise ProgramError(f"{model.path}: {is_of}, {stored}.")
     return values
 
 
@@ -413,10 +404,8 @@ def expansion(weight: ProgramWeight, path: str) -> Iterable[Operation]:
     levels = [{weight.operation: None}]
     while levels[-1]:
         if len(levels) > DEEPEST + 1:
-            raise ProgramError(
-                f"{path}: {weight.weight.name} is expanded by more than {DEEPEST} operations, one "
-                "after another."
-            )
+            says = f"is expanded by more than {DEEPEST} operations, one after another"
+            raise ProgramError(f"{path}: {weight.weight.name} {says}.")
         names = (name for op in levels[-1] for name in op.reads)
         levels.append({weight.producers[n]: None for n in names if n in weight.producers})
     return dict.fromkeys(op for level in reversed(levels) for op in level)

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> Output:
     """Run a model once; write the outputs to files, and summarise their values."""
     session = open_session(
         read_any(options.package, function=options.function),
-        options.precision,
+        precision=options.precision,
         arithmetic=options.arithmetic,
         scale_after=options.scale_after,
     )

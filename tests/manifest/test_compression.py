@@ -4,41 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ane.manifest import (
-    Linear,
-    Palettize,
-    Prune,
-    Uncompressed,
-)
+import pytest
+
+from pytest_ane.manifest import Linear, Palettize, Prune, Uncompressed
 
 
 def with_overrides(*overrides: dict[str, Any], **settings: Any) -> Palettize:
     return Palettize.model_validate({**settings, "overrides": list(overrides)})
 
 
-def test_the_last_override_decides_alone() -> None:
-    asked = with_overrides(
-        {"weights": "*down*", "nbits": 8}, {"weights": "*proj", "group_size": 8}, nbits=6
-    )
-    assert asked.for_weight("down_proj") == Palettize(nbits=6, group_size=8)
+DOWN = with_overrides(
+    {"weights": "*down*", "nbits": 8}, {"weights": "*proj", "group_size": 8}, nbits=6
+)
+OTHER = with_overrides({"weights": "*", "method": "linear"}, weight_threshold=0)
+KEEP = with_overrides({"weights": "*", "nbits": 8}, keep=["*router*"])
+NONE = Uncompressed.model_validate(
+    {"overrides": [{"weights": "fc*", "method": "palettize", "nbits": 1}]}
+)
+GATHER = with_overrides({"op_type": "gather", "method": "none"})
+PRUNE = Prune.model_validate(
+    {"target_sparsity": 0.5, "overrides": [{"weights": "a", "n_m_ratio": [2, 4]}]}
+)
 
 
-def test_another_method_inherits_nothing() -> None:
-    asked = with_overrides({"weights": "*", "method": "linear"}, weight_threshold=0)
-    assert asked.for_weight("w") == Linear(weight_threshold=2048)
-
-
-def test_keep_wins_over_overrides() -> None:
-    asked = with_overrides({"weights": "*", "nbits": 8}, keep=["*router*"])
-    assert asked.for_weight("router_0") == Uncompressed()
-
-
-def test_overrides_of_no_compression() -> None:
-    asked = Uncompressed.model_validate(
-        {"overrides": [{"weights": "fc*", "method": "palettize", "nbits": 1}]}
-    )
-    assert asked.for_weight("fc1") == Palettize(nbits=1)
-    assert asked.for_weight("norm") == Uncompressed()
+@pytest.mark.parametrize(
+    ("asked", "name", "operations", "expected"),
+    [
+        # The last override decides alone, and another method inherits nothing.
+        (DOWN, "down_proj", (), Palettize(nbits=6, group_size=8)),
+        (OTHER, "w", (), Linear(weight_threshold=2048)),
+        (PRUNE, "a", (), Prune(n_m_ratio=(2, 4))),
+        (KEEP, "router_0", (), Uncompressed()),
+        (NONE, "fc1", (), Palettize(nbits=1)),
+        (NONE, "norm", (), Uncompressed()),
+        (GATHER, "embedding", ("gather", "matmul"), Uncompressed()),
+        (GATHER, "embedding", ("matmul",), Palettize()),
+    ],
+)
+def test_what_a_weight_gets(asked: Any, name: str, operations: Any, expected: Any) -> None:
+    assert asked.for_weight(name, {*operations}) == expected
 
 
 def test_a_name_wins_over_an_operation_and_both_over_the_rest() -> None:
@@ -56,12 +60,6 @@ def test_a_name_wins_over_an_operation_and_both_over_the_rest() -> None:
     }  # fmt: skip
 
 
-def test_a_weight_of_several_operations() -> None:
-    asked = with_overrides({"op_type": "gather", "method": "none"})
-    assert asked.for_weight("embedding", {"gather", "matmul"}) == Uncompressed()
-    assert asked.for_weight("embedding", {"matmul"}) == Palettize()
-
-
 def test_joint_is_inherited_unless_said_otherwise() -> None:
     joint = [{"method": "linear", "granularity": "per_tensor"}]
     asked = with_overrides(
@@ -69,14 +67,6 @@ def test_joint_is_inherited_unless_said_otherwise() -> None:
         {"weights": "c", "method": "linear"}, joint=joint,
     )  # fmt: skip
     assert [len(asked.for_weight(name).steps) for name in "abcd"] == [2, 1, 1, 2]
-
-
-def test_another_way_to_prune_replaces_the_first() -> None:
-    asked = Prune.model_validate({
-        "target_sparsity": 0.5,
-        "overrides": [{"weights": "a", "n_m_ratio": [2, 4]}],
-    })  # fmt: skip
-    assert asked.for_weight("a") == Prune(n_m_ratio=(2, 4))
 
 
 def test_every_setting_some_weight_may_get() -> None:

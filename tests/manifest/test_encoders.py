@@ -58,32 +58,26 @@ def test_files_that_are_no_sentences(
     assert complaint in line
 
 
+LLAMA = MODEL.replace('"bert"', '"llama"')
+
+
 @pytest.mark.parametrize(
-    ("keys", "prompt", "complaint"),
+    ("text", "complaint"),
     [
-        ("stateful = true", "", "'stateful' is for decoders; an encoder keeps no states"),
-        ("", "greedy = 3", "must be left out, or 0: an encoder continues no text"),
-        ("", "answer = 3", "must be left out, or 0: an encoder continues no text"),
+        (model("stateful = true"), "'stateful' is for decoders; an encoder keeps no states"),
+        *((model("", f"{key} = 3"), "must be left out, or 0: an encoder continues no text")
+          for key in ("greedy", "answer")),
+        (model().replace("text = ", "chat = "),
+         "'chat' is for decoders; give an encoder's prompt as text"),
+        (LLAMA.format(keys='sentences = "s.txt"', prompt=""),
+         "'sentences' needs an encoder: family 'bert'"),
+        (LLAMA.format(keys="", prompt='expect = "a"\ngreedy = 0'),
+         "expect needs greedy text to look in; set greedy to 1 or more"),
     ],
-)
-def test_keys_of_decoders(complaints: Complaints, keys: str, prompt: str, complaint: str) -> None:
-    (line,) = complaints(model(keys, prompt))
-    assert complaint in line
-
-
-def test_a_chat_needs_a_decoder(complaints: Complaints) -> None:
-    (line,) = complaints(model().replace("text = ", "chat = "))
-    assert "'chat' is for decoders; give an encoder's prompt as text" in line
-
-
-def test_sentences_need_an_encoder(complaints: Complaints, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_keys_of_the_other_kind(
+    complaints: Complaints, tmp_path: Path, text: str, complaint: str
+) -> None:
     (tmp_path / "s.txt").write_text("a\nb\nc\n")
-    text = model('sentences = "s.txt"').replace('"bert"', '"llama"')
     (line,) = complaints(text)
-    assert "'sentences' needs an encoder: family 'bert'" in line
-
-
-def test_a_decoder_s_expectation_needs_greedy_text(complaints: Complaints) -> None:
-    text = model(prompt='expect = "a"\ngreedy = 0').replace('"bert"', '"llama"')
-    (line,) = complaints(text)
-    assert "expect needs greedy text to look in; set greedy to 1 or more" in line
+    assert complaint in line

@@ -65,30 +65,20 @@ def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
     [
         ("count = 3", "inputs.x] 'kind' is missing; add it."),
         ('kind = "token"', "kind = \"token\": must be 'normal', 'uniform', "),
-        (
-            'kind = "ids"',
-            "inputs.x] 'count' is missing; kind = 'ids' needs it.",
-        ),
+        ('kind = "ids"', "inputs.x] 'count' is missing; kind = 'ids' needs it."),
         ('kind = "routing"', "'active' is missing; kind = 'routing' needs it."),
         ('kind = "constant"', "'files' is missing; kind = 'constant' needs it."),
-        (
-            'kind = "normal"\ncount = 3',
-            "count = 3: belongs to kind = 'ids', not 'normal'.",
-        ),
+        ('kind = "normal"\ncount = 3', "count = 3: belongs to kind = 'ids', not 'normal'."),
         ('kind = "ids"\ncount = 0', "count = 0: must be greater than or equal to 1."),
         ('kind = "ids"\ncount = 3\nrows = 2', "unknown key 'rows': "),
         ('kind = "uniform"\nrange = [2.0, 1.0]', "must be the least value, then a greater one."),
         ('kind = "one-hot"\naxis = 1\nposition-axis = 1', "are the same; give two axes."),
-        (
-            'kind = "uniform"\nfiles = ["a.png"]',
-            "belongs to kind = 'image' or 'constant', not 'uniform'.",
-        ),
-        (
-            'kind = "constant"\nfiles = "x.npz"',
-            'files = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.',
-        ),
+        ('kind = "uniform"\nfiles = ["a.png"]',
+         "belongs to kind = 'image' or 'constant', not 'uniform'."),
+        ('kind = "constant"\nfiles = "x.npz"',
+         'files = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.'),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_one_sentence(complaints: Complaints, table: str, complaint: str) -> None:
     (line,) = complaints(OWN + '[models.own.shard."*".inputs.x]\n' + table + "\n")
     assert complaint in line

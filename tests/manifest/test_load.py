@@ -32,22 +32,23 @@ def test_arithmetic_of_a_model_and_of_its_shards(read: Read) -> None:
     assert {model.arithmetic, *(shard.arithmetic for shard in model.shards)} == {("typed",)}
 
 
-def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "shards.toml does not exist; run 'pytest-ane init' to write one, or name yours with "
+         "--ane-manifest=FILE."),
+        (b"[models]\nname = '\xff'\n", "shards.toml:2: not UTF-8 text; save it as UTF-8."),
+    ],
+)  # fmt: skip
+def test_what_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, sentence: str
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if content:
+        Path("shards.toml").write_bytes(content)
     with pytest.raises(ManifestError) as caught:
         load(Path("shards.toml"))
-    assert str(caught.value) == (
-        "shards.toml does not exist; run 'pytest-ane init' to write one, or name yours with "
-        "--ane-manifest=FILE."
-    )
-
-
-def test_bytes_that_are_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("shards.toml").write_bytes(b"[models]\nname = '\xff'\n")
-    with pytest.raises(ManifestError) as caught:
-        load(Path("shards.toml"))
-    assert str(caught.value) == "shards.toml:2: not UTF-8 text; save it as UTF-8."
+    assert str(caught.value) == sentence
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
@@ -150,12 +151,9 @@ def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     root = Path(__file__).parents[2]
     run = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert run.stdout == "[]\n"
 
 
@@ -278,68 +276,43 @@ X = '[models.m.shard.x]\nartifact = "x.mlpackage"'
 KINDS = MODEL + "probes.kinds = "
 CONTRADICTIONS = [
     ("[models.m]", ["1: [models.m] has no shards; give it a family, source and shards, or a"]),
-    (
-        '[models.m]\nfamily = "llama"',
-        ["'source' is missing; say where", "'shards' is missing; name"],
-    ),
-    (
-        MODEL.replace('family = "llama"\n', ""),
-        ["has no shards", "2: [models.m] 'source' needs a family", "3: [models.m] 'shards' needs"],
-    ),
+    ('[models.m]\nfamily = "llama"',
+     ["'source' is missing; say where", "'shards' is missing; name"]),
+    (MODEL.replace('family = "llama"\n', ""),
+     ["has no shards", "2: [models.m] 'source' needs a family", "3: [models.m] 'shards' needs"]),
     ("[models.m.shard.x]", ["'artifact' is missing; name the shard's .mlpackage."]),
     (X, ["1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a"]),
-    (
-        f'{X}\nreference = "float32"',
-        ['3: [models.m.shard.x] reference = "float32": needs a family'],
-    ),
+    (f'{X}\nreference = "float32"',
+     ['3: [models.m.shard.x] reference = "float32": needs a family']),
     (MODEL + X.replace("x]", "L00]"), ["golden .safetensors or .npz, 'float32' or 'none'."]),
-    (
-        MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"',
-        ["needs an 'artifact'; a shard"],
-    ),
+    (MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"',
+     ["needs an 'artifact'; a shard"]),
     (MODEL + "[models.m.shard.L04]", ["5: [models.m.shard.L04] matches no shard; nearest: "]),
     (MODEL + '[models.m.shard."M*"]', ["matches no shard; there are: L00, L01, L02, L03, head.0."]),
-    (
-        MODEL + PROMPT + PROMPT,
-        ['9: [[models.m.prompts]] name = "p": is the name of an earlier prompt'],
-    ),
-    (
-        KINDS + '["captured"]',
-        ['kinds = ["captured"]: captured: give golden prompts to capture from'],
-    ),
+    (MODEL + PROMPT + PROMPT,
+     ['9: [[models.m.prompts]] name = "p": is the name of an earlier prompt']),
+    (KINDS + '["captured"]',
+     ['kinds = ["captured"]: captured: give golden prompts to capture from']),
     (KINDS + '["extreme", "outlier"]', ["extreme and outlier: give golden prompts"]),
     (f'{X}\nreference = "none"\nprobes.kinds = ["ragged"]', ["ragged: give a family, or leave"]),
     (f'{X}\nreference = "none"\nprobes.lengths = [64]', ["lengths[0] = 64: needs a family, which"]),
-    (
-        MODEL + "context = 64\nprobes.lengths = [64, 65]",
-        ["lengths[1] = 65: is more than the 64 pos"],
-    ),
-    (
-        MODEL.replace("L00-L03", "L03-L00"),
-        ["the range 'L03-L00' counts backwards; write its lower"],
-    ),
+    (MODEL + "context = 64\nprobes.lengths = [64, 65]",
+     ["lengths[1] = 65: is more than the 64 pos"]),
+    (MODEL.replace("L00-L03", "L03-L00"),
+     ["the range 'L03-L00' counts backwards; write its lower"]),
     (MODEL.replace("head.0", "L01"), ["shard 'L01' is named twice; name every shard once."]),
-]
+    (f'{X}\nreference = "none"\n{PROMPT}',
+     ["4: [models.m] 'prompts' needs a family; add family = \"llama\"."]),
+    # A mistake of many shards is said once.
+    (MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7',
+     ['7: [models.m.shard."L*".compression] nbits = 7: must be 1, 2, 3, 4, 6 or 8.']),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "sentences"), CONTRADICTIONS)
 def test_contradictions(text: str, sentences: list[str], complaints: Complaints) -> None:
     for line, sentence in zip(complaints(text), sentences, strict=True):
         assert sentence in line
-
-
-def test_prompts_without_a_family(complaints: Complaints) -> None:
-    text = '[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "none"\n' + PROMPT
-    assert complaints(text) == [
-        "shards.toml:4: [models.m] 'prompts' needs a family; add family = \"llama\"."
-    ]
-
-
-def test_a_mistake_of_many_shards_is_said_once(complaints: Complaints) -> None:
-    text = MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7\n'
-    assert complaints(text) == [
-        'shards.toml:7: [models.m.shard."L*".compression] nbits = 7: must be 1, 2, 3, 4, 6 or 8.'
-    ]
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

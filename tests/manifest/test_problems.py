@@ -31,11 +31,8 @@ SAID = [
     (MODEL, "arithmetic = []", "must be 'typed', 'ane' or a list of both."),
     (PALETTE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (PALETTE, "nbits = true", "must be a whole number."),
-    (
-        PALETTE,
-        'joint = [{ method = "palettize" }]',
-        "palettize then palettize cannot be done jointly; what can is linear then palettize; ",
-    ),
+    (PALETTE, 'joint = [{ method = "palettize" }]',
+     "palettize then palettize cannot be done jointly; what can is linear then palettize; "),
     (C, 'method = "palete"', "must be one of 'palettize', 'linear', 'prune', 'none'."),
     (F, "min-cosine = nan", "must be a finite number."),
     (P, "kinds = []", "must not be empty."),
@@ -43,7 +40,7 @@ SAID = [
     (OVERRIDE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (OVERRIDE, "block_size = 4", "belongs to method = 'linear'."),
     (OVERRIDE, "nbit = 4", "unknown key 'nbit': did you mean 'nbits'"),
-]
+]  # fmt: skip
 """A table, the last line of it, and what is said of the line's value."""
 TOLD = [
     (MODEL, "prompts = [3]", "prompts[0] = 3: must be a table."),
@@ -59,97 +56,61 @@ TOLD = [
 """The same, with what is said from the table on."""
 SENTENCES = [
     (C + "nbits = 4", "'method' is missing; add one of 'palettize', 'linear', 'prune' or 'none'."),
-    (
-        MODEL + 'policy.compression.max-bytes = "5 Mb"',
-        'max-bytes = "5 Mb": must be a number of bytes or a size such as "5 MB" or "4.8 MiB".',
-    ),
-    (
-        MODEL + 'policy.compression.int8-per-tensor-over = "10 MB"',
-        'must be a number of elements or a text such as "10M".',
-    ),
-    (
-        MODEL + 'policy.placement.os = "Linux"',
-        "os = \"Linux\": must be a system such as 'macOS 26'",
-    ),
-    (
-        MODEL + 'policy.placement.min-os = "iOS 14"',
-        'min-os = "iOS 14": is older than iOS 15 and macOS 12, the first that load ML Programs',
-    ),
+    (MODEL + 'policy.compression.max-bytes = "5 Mb"',
+     'max-bytes = "5 Mb": must be a number of bytes or a size such as "5 MB" or "4.8 MiB".'),
+    (MODEL + 'policy.compression.int8-per-tensor-over = "10 MB"',
+     'must be a number of elements or a text such as "10M".'),
+    (MODEL + 'policy.placement.os = "Linux"',
+     "os = \"Linux\": must be a system such as 'macOS 26'"),
+    (MODEL + 'policy.placement.min-os = "iOS 14"',
+     'min-os = "iOS 14": is older than iOS 15 and macOS 12, the first that load ML Programs'),
     (MODEL + 'policy.placement.min-os = "17"', "must be a system such as 'macOS 26'"),
-    (
-        MODEL + "policy.placement.spec-version = 0",
-        "spec-version = 0: must be greater than or equal to 1",
-    ),
+    (MODEL + "policy.placement.spec-version = 0",
+     "spec-version = 0: must be greater than or equal to 1"),
     (MODEL + "policy.placement.max-work-off-ane = 1", "max-work-off-ane = 1: must be less than 1"),
     (MODEL + "policy.placement.off-ane = ['']", "must be an op's name or type"),
     (PROMPT, "[[models.m.prompts]] give exactly one of text, chat and ids."),
     (MODEL + "prompts = [{ name = 'a b', text = 'x' }]", "must be a name of letters, digits, '_'"),
     (MODEL + "[[models.m.prompts]]\ntext = 'x'", "[[models.m.prompts]] 'name' is missing; add it."),
-    (
-        MODEL.replace('path = "m.gguf"', 'package = "p"'),
-        "3: [models.m.source] give either path, or package and file, or hub, or seeded.",
-    ),
-    (
-        MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
-        "3: [models.m.source.config] since = 2020-01-01: ",
-    ),
-    (
-        MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
-        'sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
-    ),
+    (MODEL.replace('path = "m.gguf"', 'package = "p"'),
+     "3: [models.m.source] give either path, or package and file, or hub, or seeded."),
+    (MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
+     "3: [models.m.source.config] since = 2020-01-01: "),
+    (MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
+     'sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.'),
     (MODEL.replace('"llama"', '"lama"'), "or an installed one; did you mean 'llama'?"),
-    (
-        MODEL.replace('"llama"', '"nowhere.at.all"'),
-        f'2: [models.m] family = "nowhere.at.all": is neither a family ({", ".join(FAMILIES)}) nor '
-        "a module in the manifest's folder or an installed one.",
-    ),
+    (MODEL.replace('"llama"', '"nowhere.at.all"'),
+     f'2: [models.m] family = "nowhere.at.all": is neither a family ({", ".join(FAMILIES)}) nor '
+     "a module in the manifest's folder or an installed one."),
     (MODEL.replace('"llama"', '"my family"'), "must be a family or a module's name, such as"),
-    (
-        '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
-        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module in the manifest's",
-    ),
-    (
-        '[models.m]\nbuilder = "json"\nshards = "L00"',
-        "must be a module and a function, 'module:function'.",
-    ),
+    ('[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
+     "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module in the manifest's"),
+    ('[models.m]\nbuilder = "json"\nshards = "L00"',
+     "must be a module and a function, 'module:function'."),
     ('[models.m]\nbuilder = "json:load"', "1: [models.m] 'shards' is missing; name those that"),
     (MODEL.replace("L00-L03", "L00-M03"), "'L00-M03' is neither a shard id such as 'L00' nor a "),
     (MODEL.replace('"L00-L03, head.0"', "30"), "must be a text such as 'L00-L29, head.0-head.3'"),
-    (
-        MODEL + '[models.m.shard.L00]\nartifact = "x.onnx"\nreference = "none"',
-        '6: [models.m.shard.L00] artifact = "x.onnx": must be the path of a .mlpackage or ',
-    ),
-    (
-        MODEL + '[models.m.shard.L00]\nreference = "float16"',
-        "must be 'float32' (needs a family), 'none', or the path of a .mlpackage, a .mlmodelc or",
-    ),
-    (
-        MODEL.replace("llama", "zaya") + "variant = 'note'",
-        "is none of the family's variants; there are: published, notes.",
-    ),
-    (
-        MODEL + "[models.m.shard.head.0]\nreference = 'none'",
-        "[models.m.shard.head] unknown key '0'",
-    ),
-    (
-        "[models.'a b'.shard.x]\nartifact = 'x.mlpackage'\nreference = 'none'",
-        "1: [models.\"a b\"] must be letters, digits, '_', '-' and '.'.",
-    ),
+    (MODEL + '[models.m.shard.L00]\nartifact = "x.onnx"\nreference = "none"',
+     '6: [models.m.shard.L00] artifact = "x.onnx": must be the path of a .mlpackage or '),
+    (MODEL + '[models.m.shard.L00]\nreference = "float16"',
+     "must be 'float32' (needs a family), 'none', or the path of a .mlpackage, a .mlmodelc or"),
+    (MODEL.replace("llama", "zaya") + "variant = 'note'",
+     "is none of the family's variants; there are: published, notes."),
+    (MODEL + "[models.m.shard.head.0]\nreference = 'none'",
+     "[models.m.shard.head] unknown key '0'"),
+    ("[models.'a b'.shard.x]\nartifact = 'x.mlpackage'\nreference = 'none'",
+     "1: [models.\"a b\"] must be letters, digits, '_', '-' and '.'."),
     (MODEL + "[models.m.shard.'a b']", '5: [models.m.shard."a b"] must be a shard id such as L00'),
     (PRUNE, "needs exactly one of target_sparsity, n_m_ratio, threshold."),
     (PRUNE + "target_sparsity = 0.5\nthreshold = 0.1", "needs exactly one of target_sparsity"),
     (MODEL + "arithmetic = 'fp16'", "arithmetic = \"fp16\": must be 'typed' or 'ane'."),
     (OVERRIDE + 'op_type = "conv"\nnbits = 4', "give either weights or op_type."),
-    (
-        PRUNE + 'target_sparsity = 0.5\njoint = [{ method = "palettize", keep = ["a"] }]',
-        '8: [[models.m.compression.joint]] keep = ["a"]: belongs to the method itself.',
-    ),
+    (PRUNE + 'target_sparsity = 0.5\njoint = [{ method = "palettize", keep = ["a"] }]',
+     '8: [[models.m.compression.joint]] keep = ["a"]: belongs to the method itself.'),
     (PALETTE + 'joint = [{ method = "none" }]', "method = \"none\": must be one of 'palettize', "),
-    (
-        PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
-        "7: [[models.m.compression.overrides]] give either weights or op_type.",
-    ),
-]
+    (PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
+     "7: [[models.m.compression.overrides]] give either weights or op_type."),
+]  # fmt: skip
 """A file, and what its one line says."""
 
 

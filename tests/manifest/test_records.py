@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pytest_ane.manifest import (
-    Manifest,
-    Model,
-    Prompt,
-    Shard,
-    SourceTable,
-)
+from pytest_ane.manifest import Manifest, Model, Prompt, Shard, SourceTable
 
 SHARDS = tuple(Shard(model="m", id=name) for name in ("L00", "head.0"))
 MANIFEST = Manifest(path=Path("shards.toml"), models=(Model(name="m", shards=SHARDS),))
@@ -26,44 +20,29 @@ def test_qualified_ids() -> None:
     assert MANIFEST.model_of("m").ids == ("L00", "head.0")
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"path": "a", "package": "p", "file": "f"},
-        {"package": "p"},
-        {"file": "f"},
-        {"path": "a", "file": "f"},
-        {"path": "a", "seeded": 0},
-        {"package": "p", "file": "f", "seeded": 0},
-        {"seeded": 0, "file": "f"},
-        {"hub": "a/b", "path": "a"},
-        {"hub": "a/b", "package": "p", "file": "f"},
-    ],
-)
-def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
-    with pytest.raises(
-        ValidationError, match="give either path, or package and file, or hub, or seeded"
-    ):
-        SourceTable.model_validate(values)
-
-
-def test_an_empty_path_is_no_source() -> None:
-    with pytest.raises(ValidationError, match="is empty; name a file"):
-        SourceTable.model_validate({"path": ""})
+PLACE = "give either path, or package and file, or hub, or seeded"
+OWN = "a GGUF file has its own configuration"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({}, PLACE),
+        ({"path": "a", "package": "p", "file": "f"}, PLACE),
+        ({"package": "p"}, PLACE),
+        ({"file": "f"}, PLACE),
+        ({"path": "a", "file": "f"}, PLACE),
+        ({"path": "a", "seeded": 0}, PLACE),
+        ({"package": "p", "file": "f", "seeded": 0}, PLACE),
+        ({"seeded": 0, "file": "f"}, PLACE),
+        ({"hub": "a/b", "path": "a"}, PLACE),
+        ({"hub": "a/b", "package": "p", "file": "f"}, PLACE),
+        ({"path": ""}, "is empty; name a file"),
         ({"seeded": 1, "sha256": "a" * 64}, "seeded weights have no sha256; leave it out"),
         ({"hub": "https://huggingface.co/a/b"}, "must be the id of a hub's repository, such as Q"),
-        ({"hub": "a/b", "file": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own conf"),
-        ({"path": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own configuration"),
-        (
-            {"package": "p", "file": "m.gguf", "config": {"a": 1}},
-            "a GGUF file has its own configuration",
-        ),
+        ({"hub": "a/b", "file": "m.gguf", "config": {"a": 1}}, OWN),
+        ({"path": "m.gguf", "config": {"a": 1}}, OWN),
+        ({"package": "p", "file": "m.gguf", "config": {"a": 1}}, OWN),
     ],
 )
 def test_what_a_source_cannot_have(values: dict[str, Any], message: str) -> None:

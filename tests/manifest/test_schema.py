@@ -32,54 +32,47 @@ def test_the_documented_example_is_valid() -> None:
     jsonschema.validate(loads(EXAMPLE), SCHEMA, jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        MODEL,
-        {**MODEL, "shards": ["L00", "head.0-head.1"]},
-        {**MODEL, "shard": {"L0[0-3]": {"compression": {"nbits": 8}}}},
-        {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
-        {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
-        {**MODEL, "policy": {"placement": {"require": "plan"}}},
-        {**MODEL, "policy": {"evidence": {"os": ["macOS 26*"], "max-age": "90 days"}}},
-        {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
-        {**MODEL, "source": {"seeded": 7, "config": {"text_config": {"layers": [1, 2.5, "a"]}}}},
-        {**MODEL, "family": "my_package.my_family"},
-        {"builder": "my_model:build", "shards": "a.0", "depends": ["weights.pt"]},
-        *({"policy": {"throughput": {"max-regression": x}}} for x in (0.05, "5%", "calibrated")),
-    ],
-)
-def test_valid_models(model: dict[str, Any]) -> None:
-    assert valid({"models": {"m": model}})
+VALID: list[Any] = [
+    MODEL,
+    {**MODEL, "shards": ["L00", "head.0-head.1"]},
+    {**MODEL, "shard": {"L0[0-3]": {"compression": {"nbits": 8}}}},
+    {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
+    {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
+    {**MODEL, "policy": {"placement": {"require": "plan"}}},
+    {**MODEL, "policy": {"evidence": {"os": ["macOS 26*"], "max-age": "90 days"}}},
+    {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
+    {**MODEL, "source": {"seeded": 7, "config": {"text_config": {"layers": [1, 2.5, "a"]}}}},
+    {**MODEL, "family": "my_package.my_family"},
+    {"builder": "my_model:build", "shards": "a.0", "depends": ["weights.pt"]},
+    *({"policy": {"throughput": {"max-regression": x}}} for x in (0.05, "5%", "calibrated")),
+]
+INVALID: list[Any] = [
+    {**MODEL, "policy": {"fidelity": {"require": "plan"}}},
+    {**MODEL, "policy": {"evidence": {"chips": []}}},
+    {**MODEL, "policy": {"evidence": {"os": ["Tahoe"]}}},
+    {**MODEL, "policy": {"evidence": {"max-age": "long"}}},
+    3,
+    {**MODEL, "family": "la ma"},
+    {**MODEL, "source": {"seeded": -1}},
+    {**MODEL, "source": {"seeded": 7, "config": 3}},
+    {"builder": "my_model", "shards": "a.0"},
+    {**MODEL, "max_tokens": 3},
+    {**MODEL, "max-tokens": 0},
+    {**MODEL, "compression": {"method": "palettize", "nbits": 5}},
+    {**MODEL, "compression": {"method": "linear", "nbits": 4}},
+    {**MODEL, "policy": {"compression": {"max-bytes": "5 Mb"}}},
+    {**MODEL, "policy": {"fidelity": {"min-cosin": 0.9}}},
+    {**MODEL, "shard": {"a b": {}}},
+    {"shard": {"x": {"artifact": "x.onnx"}}},
+    {"shard": {"x": {"reference": "float32s"}}},
+    {"shard": {"x": {"uncompressed": "x.safetensors"}}},
+    *({"policy": {"throughput": {"max-regression": x}}} for x in (7, "5", "100%")),
+]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {**MODEL, "policy": {"fidelity": {"require": "plan"}}},
-        {**MODEL, "policy": {"evidence": {"chips": []}}},
-        {**MODEL, "policy": {"evidence": {"os": ["Tahoe"]}}},
-        {**MODEL, "policy": {"evidence": {"max-age": "long"}}},
-        3,
-        {**MODEL, "family": "la ma"},
-        {**MODEL, "source": {"seeded": -1}},
-        {**MODEL, "source": {"seeded": 7, "config": 3}},
-        {"builder": "my_model", "shards": "a.0"},
-        {**MODEL, "max_tokens": 3},
-        {**MODEL, "max-tokens": 0},
-        {**MODEL, "compression": {"method": "palettize", "nbits": 5}},
-        {**MODEL, "compression": {"method": "linear", "nbits": 4}},
-        {**MODEL, "policy": {"compression": {"max-bytes": "5 Mb"}}},
-        {**MODEL, "policy": {"fidelity": {"min-cosin": 0.9}}},
-        {**MODEL, "shard": {"a b": {}}},
-        {"shard": {"x": {"artifact": "x.onnx"}}},
-        {"shard": {"x": {"reference": "float32s"}}},
-        {"shard": {"x": {"uncompressed": "x.safetensors"}}},
-        *({"policy": {"throughput": {"max-regression": x}}} for x in (7, "5", "100%")),
-    ],
-)
-def test_invalid_models(model: Any) -> None:
-    assert not valid({"models": {"m": model}})
+@pytest.mark.parametrize("model", VALID + INVALID)
+def test_models(model: Any) -> None:
+    assert valid({"models": {"m": model}}) is (model in VALID)
 
 
 @pytest.mark.parametrize(

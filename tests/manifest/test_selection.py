@@ -29,6 +29,10 @@ def manifest(**models: list[str]) -> Manifest:
 LLAMA = [*(f"L{number:02d}" for number in range(30)), *(f"head.{number}" for number in range(4))]
 ONE = manifest(smollm2=LLAMA)
 TWO = manifest(a=["L00", "L01", "head.0"], b=["L00", "my-encoder"])
+SAMPLE = manifest(sample=["L00", "L01", "L02"])
+OWN = manifest(
+    m=["decoder[decode]", "decoder[verify4]", "head", "L01[decode]", "L01[prefill]", "L02"]
+)
 
 
 def chosen(expression: str, of: Manifest = ONE) -> list[str]:
@@ -37,54 +41,53 @@ def chosen(expression: str, of: Manifest = ONE) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("expression", "ids"),
+    ("of", "expression", "ids"),
     [
-        ("all", LLAMA),
-        ("*", LLAMA),
-        ("smollm2:*", LLAMA),
-        ("smollm2:all", LLAMA),
-        ("L01", ["L01"]),
-        ("smollm2:L01", ["L01"]),
-        ("L00-L02,head*", ["L00", "L01", "L02", "head.0", "head.1", "head.2", "head.3"]),
-        ("head.1-head.2", ["head.1", "head.2"]),
-        ("L0[0-1]", ["L00", "L01"]),
-        (" head.0 , L00, ", ["L00", "head.0"]),
-        ("L02,L00-L02,L0?,smollm2:L02", LLAMA[:10]),
-        ("sample:1", ["L00"]),
-        ("sample:2", ["L00", "head.3"]),
-        ("sample:34", LLAMA),
-        ("sample:99", LLAMA),
-        ("smollm2:sample:2", ["L00", "head.3"]),
+        (ONE, "all", LLAMA),
+        (ONE, "*", LLAMA),
+        (ONE, "smollm2:*", LLAMA),
+        (ONE, "smollm2:all", LLAMA),
+        (ONE, "L01", ["L01"]),
+        (ONE, "smollm2:L01", ["L01"]),
+        (ONE, "L00-L02,head*", ["L00", "L01", "L02", "head.0", "head.1", "head.2", "head.3"]),
+        (ONE, "head.1-head.2", ["head.1", "head.2"]),
+        (ONE, "L0[0-1]", ["L00", "L01"]),
+        (ONE, " head.0 , L00, ", ["L00", "head.0"]),
+        (ONE, "L02,L00-L02,L0?,smollm2:L02", LLAMA[:10]),
+        (ONE, "sample:1", ["L00"]),
+        (ONE, "sample:2", ["L00", "head.3"]),
+        (ONE, "sample:5", ["L00", "L08", "L15", "L28", "head.3"]),
+        (ONE, "sample:34", LLAMA),
+        (ONE, "sample:99", LLAMA),
+        (ONE, "smollm2:sample:2", ["L00", "head.3"]),
+        # A term without a model speaks of all.
+        (TWO, "L00", ["a:L00", "b:L00"]),
+        (TWO, "b:L00", ["b:L00"]),
+        (TWO, "my-encoder", ["b:my-encoder"]),
+        (TWO, "head*,b:my*", ["a:head.0", "b:my-encoder"]),
+        (TWO, "L00-L01", ["a:L00", "a:L01", "b:L00"]),
+        (TWO, "sample:2", ["a:L00", "b:my-encoder"]),
+        # A model may be named sample.
+        (SAMPLE, "sample:L01", ["L01"]),
+        (SAMPLE, "sample:2", ["L00", "L02"]),
+        (SAMPLE, "sample:sample:2", ["L00", "L02"]),
+        # Functions of packages.
+        (OWN, "decoder", ["decoder[decode]", "decoder[verify4]"]),
+        (OWN, "m:decoder", ["decoder[decode]", "decoder[verify4]"]),
+        (OWN, "decoder[verify4]", ["decoder[verify4]"]),
+        (OWN, "m:decoder[verify4],head", ["decoder[verify4]", "head"]),
+        (OWN, "dec*", ["decoder[decode]", "decoder[verify4]"]),
+        (OWN, "*[decode]", ["decoder[decode]", "L01[decode]"]),
+        (OWN, "*[verify*]", ["decoder[verify4]"]),
+        (OWN, "hea[d]", ["head"]),
+        (OWN, "L0[12]", ["L01[decode]", "L01[prefill]", "L02"]),
+        (OWN, "L01-L02", ["L01[decode]", "L01[prefill]", "L02"]),
+        # Brackets that are an id are no set of characters.
+        (manifest(m=["xa", "x[ab]", "xb"]), "x[ab]", ["x[ab]"]),
     ],
 )
-def test_terms(expression: str, ids: list[str]) -> None:
-    assert chosen(expression) == ids
-
-
-@pytest.mark.parametrize(
-    ("expression", "ids"),
-    [
-        ("L00", ["a:L00", "b:L00"]),
-        ("b:L00", ["b:L00"]),
-        ("my-encoder", ["b:my-encoder"]),
-        ("head*,b:my*", ["a:head.0", "b:my-encoder"]),
-        ("L00-L01", ["a:L00", "a:L01", "b:L00"]),
-        ("sample:2", ["a:L00", "b:my-encoder"]),
-    ],
-)
-def test_terms_without_a_model_speak_of_all(expression: str, ids: list[str]) -> None:
-    assert chosen(expression, TWO) == ids
-
-
-def test_a_model_named_sample() -> None:
-    of = manifest(sample=["L00", "L01", "L02"])
-    assert chosen("sample:L01", of) == ["L01"]
-    assert chosen("sample:2", of) == ["L00", "L02"]
-    assert chosen("sample:sample:2", of) == ["L00", "L02"]
-
-
-def test_a_sample_is_the_same_every_time() -> None:
-    assert chosen("sample:5") == ["L00", "L08", "L15", "L28", "head.3"]
+def test_terms(of: Manifest, expression: str, ids: list[str]) -> None:
+    assert chosen(expression, of) == ids
 
 
 def test_a_sample_of_alternating_layers_meets_both_kinds() -> None:
@@ -180,34 +183,6 @@ def test_the_size_of_the_cache(read: Read, complaints: Complaints) -> None:
     assert read(f'[run]\nmax-cache = "20 GB"\n{SHARDS}').max_cache == 20 * 10**9
     (line,) = complaints(f'[run]\nmax-cache = "much"\n{SHARDS}')
     assert line.startswith('shards.toml:2: [run] max-cache = "much": must be')
-
-
-OWN = manifest(
-    m=["decoder[decode]", "decoder[verify4]", "head", "L01[decode]", "L01[prefill]", "L02"]
-)
-
-
-@pytest.mark.parametrize(
-    ("expression", "ids"),
-    [
-        ("decoder", ["decoder[decode]", "decoder[verify4]"]),
-        ("m:decoder", ["decoder[decode]", "decoder[verify4]"]),
-        ("decoder[verify4]", ["decoder[verify4]"]),
-        ("m:decoder[verify4],head", ["decoder[verify4]", "head"]),
-        ("dec*", ["decoder[decode]", "decoder[verify4]"]),
-        ("*[decode]", ["decoder[decode]", "L01[decode]"]),
-        ("*[verify*]", ["decoder[verify4]"]),
-        ("hea[d]", ["head"]),
-        ("L0[12]", ["L01[decode]", "L01[prefill]", "L02"]),
-        ("L01-L02", ["L01[decode]", "L01[prefill]", "L02"]),
-    ],
-)
-def test_functions_of_packages(expression: str, ids: list[str]) -> None:
-    assert chosen(expression, OWN) == ids
-
-
-def test_brackets_that_are_an_id_are_no_set_of_characters() -> None:
-    assert chosen("x[ab]", manifest(m=["xa", "x[ab]", "xb"])) == ["x[ab]"]
 
 
 def test_a_function_that_is_not_there() -> None:

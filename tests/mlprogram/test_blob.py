@@ -112,8 +112,7 @@ LATE = "W: has 320 bytes, too few for the blob at 192, which ends at "
         (bytes(4), {"size": 2**64 - 1},
          f"{LATE}18,446,744,073,709,551,871; the file is cut short."),
         (bytes(4), {"start": 6400}, f"{LATE}6,404; the file is cut short."),
-        (bytes(4), {"start": 257},
-         "W: the blob at 192 begins at 257, which is no multiple of 64."),
+        (bytes(4), {"start": 257}, "W: the blob at 192 begins at 257, which is no multiple of 64."),
         (b"abc", {}, "W, offset 192: the blob has 3 bytes, fp16[2] takes 4."),
         (b"abcdef", {}, "W, offset 192: the blob has 6 bytes, fp16[2] takes 4."),
         # Two bytes are two bytes, but fp16 read as int16 would be other numbers.
@@ -131,6 +130,8 @@ def test_files_and_types_that_hold_no_blob(tmp_path: Path) -> None:
     program = doubling()
     program.weights.version = 3
     assert complaint(tmp_path, program) == "W: weights of format version 3; 1 and 2 are known."
+    text = complaint(tmp_path / "open", program_with("FLOAT16", (None,), bytes(4)))
+    assert text == "W, offset 192: a constant has the open shape fp16[?]."
     package = doubling().save(tmp_path / "empty")
     weight_file(package).write_bytes(b"")
     with pytest.raises(ProgramError, match="has 0 bytes, which is no weights file"):
@@ -155,21 +156,16 @@ def test_both_versions_of_the_format(tmp_path: Path, version: int) -> None:
 
 
 def test_a_file_as_it_is_read(tmp_path: Path) -> None:
-    expected = Weights()
+    expected, file = Weights(), tmp_path / "weight.bin"
     offsets = [expected.add(b"\x01" * 70, CODES["UINT8"]), expected.add(b"\x02" * 64, 1)]
-    with blob_writer(tmp_path / "weight.bin") as writer:
+    with blob_writer(file) as writer:
         assert writer.add(DType.UINT8, 70, np.full(70, 1, np.uint8)) == offsets[0]
         assert writer.add(DType.FP16, 32, np.full(64, 2, np.uint8)) == offsets[1]
-    assert (tmp_path / "weight.bin").read_bytes() == expected.to_bytes()
-
-
-def test_what_is_written(tmp_path: Path) -> None:
-    with blob_writer(tmp_path / "weight.bin") as writer:
-        offset = writer.add(DType.UINT3, 5, np.array([0xFF, 0x7F], np.uint8))
-    data = (tmp_path / "weight.bin").read_bytes()
-    assert offset == 64
-    assert len(data) == 64 + 64 + 2
-    assert int.from_bytes(data[offset + 24 : offset + 32], "little") == 1
-    with blob_writer(tmp_path / "weight.bin"):
+    assert file.read_bytes() == expected.to_bytes()
+    with blob_writer(file) as writer:
+        assert writer.add(DType.UINT3, 5, np.array([0xFF, 0x7F], np.uint8)) == 64
+    data = file.read_bytes()
+    assert (len(data), int.from_bytes(data[88:96], "little")) == (64 + 64 + 2, 1)
+    with blob_writer(file):
         pass
-    assert (tmp_path / "weight.bin").read_bytes() == bytes([0, 0, 0, 0, 2, 0, 0, 0])
+    assert file.read_bytes() == bytes([0, 0, 0, 0, 2, 0, 0, 0])

@@ -175,17 +175,11 @@ def test_what_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        TensorType(DType.INT32, (4,)),
-        TensorType(DType.BOOL, (2,)),
-        TensorType(DType.FP16, ()),
-        TensorType(DType.FP16, (None, 2)),
-    ],
-    ids=str,
+    ("dtype", "shape"),
+    [(DType.INT32, (4,)), (DType.BOOL, (2,)), (DType.FP16, ()), (DType.FP16, (None, 2))],
 )
-def test_indices_flags_and_scalars_are_no_weights(kind: TensorType) -> None:
-    operation = Operation("const", {}, (Named("c", kind),), {})
+def test_indices_flags_and_scalars_are_no_weights(dtype: DType, shape: Any) -> None:
+    operation = Operation("const", {}, (Named("c", TensorType(dtype, shape)),), {})
     assert census_of(main=[operation, add("a", "c")]) == []
 
 

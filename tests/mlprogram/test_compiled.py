@@ -139,12 +139,18 @@ def folder_in_place(folder: Path) -> None:
         *((lambda f, name=name: os.truncate(f / name, (1 << 30) + 1),
            f"C/{name}: cannot be read (1,073,741,825 bytes are more than it should have).")
           for name in ("model.mil", "metadata.json")),
-        (put("model.mil", b"program(1.0)\n\xff"),
-         "C/model.mil:2: not UTF-8; the file is damaged."),
-        (put("model.mil", b"program(1.0) {\n  oops"),
-         "C/model.mil:2:3: 'oops' has no place here."),
+        (put("model.mil", b"program(1.0)\n\xff"), "C/model.mil:2: not UTF-8; the file is damaged."),
+        (put("model.mil", b"program(1.0) {\n  oops"), "C/model.mil:2:3: 'oops' has no place here."),
         (lambda f: compiled.changed(f, inputSchema=[{"name": "q", "type": "Double"}]),
          "C/metadata.json: the model declares the input 'q', which its program does not have."),
+        *((lambda f, entry=entry: compiled.changed(f, inputSchema=[{"name": "x", **entry}]),
+           f"C/metadata.json: feature 'x' has {said}")
+          for entry, said in (
+              ({"type": "MultiArray", "dataType": "Float8", "shape": "[1]"},
+               "the unknown type Float8."),
+              ({"type": "MultiArray", "dataType": "Int32", "shape": "[1]",
+                "shapeRange": "[[-1, 1]]"}, "the impossible range -1..1."),
+              ({"type": "Image", "height": "-2", "width": "4"}, "the impossible shape [-2, 4]."))),
         *((replace_in("@model_path/weights/weight.bin", path),
            f"C: names weights outside the package: {path!r}.")
           for path in ("@model_path/weights/../../x", "/etc/passwd", "@model_path/x")),
@@ -204,25 +210,6 @@ def test_damaged_metadata(tmp_path: Path, content: bytes) -> None:
     text = complaint(folder)
     assert text.startswith("C/metadata.json: damaged (")
     assert text.endswith("compile the model again.")
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"dataType": "Float8", "shape": "[1]"}, "feature 'x' has the unknown type Float8."),
-        ({"dataType": "Int32", "shape": "[-1]"}, "feature 'x' has the impossible shape [-1]."),
-        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[-1, 1]]"},
-         "feature 'x' has the impossible range -1..1."),
-        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[1, 1], [1, 2]]"},
-         "feature 'x' has 2 ranges for 1 dimensions."),
-        ({"type": "Image", "height": "-2", "width": "4"},
-         "feature 'x' has the impossible shape [-2, 4]."),
-    ],
-)  # fmt: skip
-def test_impossible_features(tmp_path: Path, entry: Any, message: str) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    compiled.changed(folder, inputSchema=[{"name": "x", "type": "MultiArray", **entry}])
-    assert complaint(folder) == f"C/metadata.json: {message}"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -316,15 +303,13 @@ def cut(folder: Path) -> None:
         (lambda f: (f / "coremldata.bin").write_bytes(b"\xff" * 99), "a form that is not known"),
         (lambda f: (f / "coremldata.bin").unlink(), r"metadata\.json: missing; the compiled model"),
         (lambda f: cut(f / "model1"), r"model1/coremldata\.bin: has a form that is not known"),
-        (
-            lambda f: (f / "model1" / "model.mil").unlink(),
-            r"model1/model\.mil: missing; the compiled model",
-        ),
+        (lambda f: (f / "model1" / "model.mil").unlink(),
+         r"model1/model\.mil: missing; the compiled model"),
         (lambda f: (f / "model2" / "weights").rename(f / "w"), None),
         (lambda f: (f / "modelNames/coremldata.bin").write_bytes(b"\x09"), "damaged .unpack"),
         (lambda f: (f / "modelNames/coremldata.bin").write_bytes(b"\xff" * 8), "damaged .1844"),
     ],
-)
+)  # fmt: skip
 def test_damage_is_one_sentence(
     twins: tuple[Path, Path], damage: Callable[[Path], Any], sentence: str | None
 ) -> None:

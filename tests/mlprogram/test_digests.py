@@ -73,9 +73,13 @@ def test_what_is_no_folder_has_no_digest_of_one(tmp_path: Path, digest: Any) -> 
 
 
 def test_content_is_of_a_file_or_of_a_folder(package: Path) -> None:
+    """Of a file longer than what is read at once, too."""
     assert content_digest(package) == tree_digest(package)
     assert content_digest(package / "Data/weight.bin") == ABC
     assert content_digest(package / "gone") == "missing"
+    assert file_digest(package / "Manifest.json") == EMPTY
+    (package / "long").write_bytes(long := bytes(range(256)) * 5000)
+    assert file_digest(package / "long") == hashlib.sha256(long).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -117,13 +121,6 @@ def test_links_that_lead_to_one_another_take_no_time(tmp_path: Path) -> None:
         for there in range(10):
             (tmp_path / f"{here}" / f"to{there}").symlink_to(tmp_path / f"{there}")
     assert len(tree_files(tmp_path)) == 100
-
-
-def test_a_file_s_digest_is_sha256_of_its_bytes(tmp_path: Path) -> None:
-    """Of one longer than what is read at once, too."""
-    for content in (b"", b"abc", bytes(range(256)) * 5000):
-        (tmp_path / f"{len(content)}").write_bytes(content)
-        assert file_digest(tmp_path / f"{len(content)}") == hashlib.sha256(content).hexdigest()
 
 
 def test_a_file_is_read_once_and_again_when_it_changed(tmp_path: Path, reads: list[str]) -> None:

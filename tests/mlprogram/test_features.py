@@ -176,8 +176,7 @@ A, B, APART = stage("x", "y", 2), stage("y", "w", 2), stage("z", "w", 2)
         (of_two(A, APART, A, APART),
          "part 2 of the pipeline takes 'z', which nothing before it gives."),
         (of_two(A, B, A), "the pipeline declares the output 'w', which no part gives."),
-        (with_a_state(),
-         "part 1 of the pipeline keeps states, which pipelines cannot pass on."),
+        (with_a_state(), "part 1 of the pipeline keeps states, which pipelines cannot pass on."),
     ],
 )  # fmt: skip
 def test_pipelines_that_are_refused(program: Program, sentence: str, tmp_path: Path) -> None:

@@ -85,66 +85,54 @@ def test_what_is_no_package(tmp_path: Path, name: str, sentence: str) -> None:
     assert complaint(tmp_path / name) == sentence
 
 
-def test_no_manifest(tmp_path: Path) -> None:
-    package = doubling().save(tmp_path)
-    (package / "Manifest.json").unlink()
-    assert complaint(package) == "P/Manifest.json: missing; the package is incomplete."
+def put(name: str, text: str) -> Callable[[Path], object]:
+    return lambda package: (package / name).write_text(text)
 
 
-@pytest.mark.parametrize("path", ["../../x", "/etc/passwd", "../../../../etc/passwd"])
-def test_a_manifest_that_leaves_the_package(tmp_path: Path, path: str) -> None:
-    package = with_root(doubling().save(tmp_path), path)
-    assert complaint(package) == f"P/Manifest.json: names a model outside the package: {path!r}."
-
-
-def with_root(package: Path, path: object) -> Path:
+def with_root(path: object) -> Callable[[Path], object]:
     manifest = {"itemInfoEntries": {"A": {"path": path}}, "rootModelIdentifier": "A"}
-    (package / "Manifest.json").write_text(json.dumps(manifest))
-    return package
+    return put("Manifest.json", json.dumps(manifest))
+
+
+MODEL = "Data/com.apple.CoreML/model.mlmodel"
+WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 
 
 @pytest.mark.parametrize(
-    "where",
-    [lambda p: p / "Manifest.json", model_file, weight_file],
-    ids=["manifest", "model", "weights"],
-)
-def test_a_pointer_in_place_of_the_file(tmp_path: Path, where: Callable[[Path], Path]) -> None:
+    ("change", "sentence"),
+    [
+        (lambda p: (p / "Manifest.json").unlink(),
+         "P/Manifest.json: missing; the package is incomplete."),
+        *((with_root(path), f"P/Manifest.json: names a model outside the package: {path!r}.")
+          for path in ("../../x", "/etc/passwd", "../../../../etc/passwd")),
+        *((put(name, POINTER), f"P/{name}: is a Git LFS pointer, not the {what}; run: git lfs pull")
+          for name, what in (("Manifest.json", "file"), (MODEL, "file"), (WEIGHTS, "weights"))),
+        (put(MODEL, ""), f"P/{MODEL}: is a model of no kind, not an ML Program; convert it again "
+         'with convert_to="mlprogram".'),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_and_where(
+    tmp_path: Path, change: Callable[[Path], object], sentence: str
+) -> None:
     package = doubling().save(tmp_path)
-    where(package).write_text(POINTER)
-    text = complaint(package)
-    assert "is a Git LFS pointer" in text
-    assert text.endswith("run: git lfs pull")
-    assert where(package).name in text
+    change(package)
+    assert complaint(package) == sentence
 
 
 def test_the_older_kind_is_refused(tmp_path: Path) -> None:
     program = doubling()
     program.model.neuralNetwork.SetInParent()
-    assert complaint(program.save(tmp_path)) == (
-        "P/Data/com.apple.CoreML/model.mlmodel: is a neuralNetwork, not an ML Program; "
-        'convert it again with convert_to="mlprogram".'
-    )
+    assert f"P/{MODEL}: is a neuralNetwork, not an" in complaint(program.save(tmp_path))
 
 
-def test_an_empty_model_is_of_no_kind(tmp_path: Path) -> None:
-    package = doubling().save(tmp_path)
-    model_file(package).write_bytes(b"")
-    assert "is a model of no kind, not an ML Program" in complaint(package)
+INSIDE = ["weight.bin", "weights/weight.bin", "a/./b", "..weights", "a..b/c"]
+OUTSIDE = ["", ".", "..", "../weight.bin", "a/../../b", "/etc/passwd"]
+OUTSIDE += ["C:\\x", "\\x", "a\\..\\b", "C:x"]
 
 
-@pytest.mark.parametrize(
-    "name", ["weight.bin", "weights/weight.bin", "a/./b", "..weights", "a..b/c"]
-)
-def test_paths_below_the_package(name: str) -> None:
-    assert stays_inside(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "../weight.bin", "a/../../b", "/etc/passwd", "C:\\x", "\\x", "a\\..\\b", "C:x"],
-)
-def test_paths_that_leave_it(name: str) -> None:
-    assert not stays_inside(name)
+@pytest.mark.parametrize("name", INSIDE + OUTSIDE)
+def test_paths_below_the_package_and_those_that_leave_it(name: str) -> None:
+    assert stays_inside(name) is (name in INSIDE)
 
 
 LENGTHS = sorted(FUNCTIONS.items())

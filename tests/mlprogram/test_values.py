@@ -18,7 +18,7 @@ from pytest_ane.mlprogram.records import DType, TensorType, Value
 from pytest_ane.mlprogram.values import bits, elements, unpack
 from tests.mlprogram.packages import Program, doubling, set_type
 
-UNSIGNED = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6}
+NARROW = [DType.UINT1, DType.UINT2, DType.UINT3, DType.UINT4, DType.UINT6, DType.INT4]
 
 
 def pack(values: list[int], width: int) -> np.ndarray[Any, Any]:
@@ -45,16 +45,12 @@ def test_bits_and_bytes() -> None:
         elements(TensorType(DType.FP16, (None, 2)), "here")
 
 
-@given(st.data(), st.sampled_from(sorted(UNSIGNED)))
-def test_packing_and_unpacking_is_nothing(data: st.DataObject, width: int) -> None:
-    values = data.draw(st.lists(st.integers(0, 2**width - 1), max_size=40))
-    assert unpack(pack(values, width), UNSIGNED[width], len(values), "here").tolist() == values
-
-
-@given(st.lists(st.integers(-8, 7), max_size=20))
-def test_signed_packing_and_unpacking_is_nothing(values: list[int]) -> None:
-    data = pack([v & 15 for v in values], 4)
-    assert unpack(data, DType.INT4, len(values), "here").tolist() == values
+@given(st.data(), st.sampled_from(NARROW))
+def test_packing_and_unpacking_is_nothing(data: st.DataObject, dtype: DType) -> None:
+    end, low = 2 ** bits(dtype), -8 if dtype is DType.INT4 else 0
+    values = data.draw(st.lists(st.integers(low, low + end - 1), max_size=40))
+    packed = pack([value % end for value in values], bits(dtype))
+    assert unpack(packed, dtype, len(values), "here").tolist() == values
 
 
 def constant(tmp_path: Path, value: Any, dtype: str) -> Value:
@@ -140,43 +136,26 @@ def complaint(tmp_path: Path, dtype: str, field: str, content: Any, shape: tuple
 
 
 @pytest.mark.parametrize(
-    ("dtype", "field", "content"),
-    [
-        ("FLOAT16", "strings", ["a"]),
-        ("STRING", "ints", [1]),
-        ("STRING", "bytes", b"a"),
-        ("BFLOAT16", "ints", [1]),
-        ("INT8", "ints", [300]),
-        ("INT8", "floats", [1.5]),
-        ("INT8", "floats", [math.nan]),
-        ("INT4", "ints", [8]),
-        ("UINT4", "ints", [16]),
-        ("UINT1", "ints", [2]),
-        ("FLOAT16", "floats", [65520.0]),
-        ("FLOAT32", "doubles", [-1e39]),
-        ("BOOL", "ints", [2]),
-        ("UINT16", "ints", [-1]),
-    ],
-)
-def test_values_the_type_cannot_hold(tmp_path: Path, dtype: str, field: str, content: Any) -> None:
-    assert complaint(tmp_path, dtype, field, content, (1,)).startswith("a constant ")
-
-
-@pytest.mark.parametrize(
     ("dtype", "field", "content", "count", "sentence"),
     [
+        *((*each, 1, "") for each in (
+            ("FLOAT16", "strings", ["a"]), ("STRING", "ints", [1]), ("STRING", "bytes", b"a"),
+            ("BFLOAT16", "ints", [1]), ("INT8", "ints", [300]), ("INT8", "floats", [1.5]),
+            ("INT8", "floats", [math.nan]), ("INT4", "ints", [8]), ("UINT4", "ints", [16]),
+            ("UINT1", "ints", [2]), ("FLOAT16", "floats", [65520.0]),
+            ("FLOAT32", "doubles", [-1e39]), ("BOOL", "ints", [2]), ("UINT16", "ints", [-1]))),
         ("INT32", "ints", [1, 2], 3, "int32[3] holds 2 elements, not 3."),
         ("FLOAT16", "bytes", b"12345", 1, "fp16[1] holds 5 bytes, not 2."),
         ("STRING", "strings", ["a"], 2, "string[2] holds 1 texts, not 2."),
         ("STRING", "strings", ["a", "b"], 1, "string[1] holds 2 texts, not 1."),
         ("STRING", "strings", [], 1, "string[1] holds 0 texts, not 1."),
     ],
-)
-def test_another_number_of_elements(
+)  # fmt: skip
+def test_values_that_the_type_cannot_hold(
     tmp_path: Path, dtype: str, field: str, content: Any, count: int, sentence: str
 ) -> None:
     text = complaint(tmp_path, dtype, field, content, (count,))
-    assert text == f"a constant {sentence}"
+    assert text.startswith(f"a constant {sentence}")
 
 
 def test_infinity_is_a_number_of_every_float(tmp_path: Path) -> None:

@@ -55,15 +55,12 @@ class BehaviourGate(Gate[Behaviour]):
 
     def measure(self, context: ModelContext) -> Behaviour:
         """Run every golden prompt through the chain, and every shard alone."""
+        states = context.states if context.has_states else None
+        typed = context.typed if context.arithmetic == "ane" else None
         return measure(
-            context.chain,
-            context.golden,
-            context.states if context.has_states else None,
-            context.decode,
-            context.provenance,
-            context.typed if context.arithmetic == "ane" else None,
+            context.chain, context.golden, states, context.decode, context.provenance, typed,
             lambda: context.rules,
-        )
+        )  # fmt: skip
 
     def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Model) -> Verdict:
         """Passed only if the reference is right and every threshold is kept."""
@@ -99,13 +96,11 @@ class BehaviourGate(Gate[Behaviour]):
             yield f"leaves out {', '.join(lost)}"
             return
         for own in subject.prompts:
-            prompt = measured[own.name]
-            if len(prompt.expected) != own.greedy:
-                tokens = f"{len(prompt.expected)} of {own.greedy} greedy tokens"
-                yield f"has {tokens} of {own.name}"
-            least = len(own.ids) if own.ids is not None else 1
-            if len(prompt.positions) < least:
-                yield f"has {len(prompt.positions)} of {least} positions of {own.name}"
+            prompt, least = measured[own.name], len(own.ids or ("",))
+            if (count := len(prompt.expected)) != own.greedy:
+                yield f"has {count} of {own.greedy} greedy tokens of {own.name}"
+            if (count := len(prompt.positions)) < least:
+                yield f"has {count} of {least} positions of {own.name}"
 
 
 def _lacks_embeddings(measurement: Behaviour, model: Model) -> Iterator[str]:
@@ -125,10 +120,8 @@ def blind_spots(behaviour: Behaviour, prompts: Sequence[Prompt]) -> Iterator[Fin
     """Warnings of a set that is easy throughout, and of one with half its texts from others."""
     medians = [median for prompt in behaviour.prompts if (median := _median(prompt)) is not None]
     if medians and min(medians) > EASY:
-        reason = (
-            f"All golden prompts are easy: the reference leads by {min(medians):.1f} logits or "
-            "more at half of their positions, where few faults change a token"
-        )
+        leads = f"the reference leads by {min(medians):.1f} logits or more at half of their"
+        reason = f"All golden prompts are easy: {leads} positions, where few faults change a token"
         yield Finding("warned", reason, remedy=_REMEDY)
     grams = [_grams(prompt) for prompt in prompts]
     again = [
@@ -137,10 +130,8 @@ def blind_spots(behaviour: Behaviour, prompts: Sequence[Prompt]) -> Iterator[Fin
         if any(len(grams[i] & old) / len(grams[i] | old) >= ALIKE for old in grams[:i])
     ]
     if again and 2 * len(again) >= len(prompts):
-        reason = (
-            f"{len(again)} of {len(prompts)} golden prompts repeat most of an earlier one's text, "
-            f"so they show the same faults: {some(map(repr, again), 3)}"
-        )
+        most = f"{len(again)} of {len(prompts)} golden prompts repeat most of an earlier one's text"
+        reason = f"{most}, so they show the same faults: {some(map(repr, again), 3)}"
         yield Finding("warned", reason, remedy=_REMEDY)
 
 

@@ -76,8 +76,7 @@ class Ranking:
         """Whether the first sentence is the reference's, or one that it has as near as a tie."""
         if any(map(math.isnan, self.actual)):
             return False
-        chosen = self.expected[int(np.argmax(self.actual))]
-        return max(self.expected) - chosen < _TIE
+        return max(self.expected) - self.expected[int(np.argmax(self.actual))] < _TIE
 
 
 @dataclass(frozen=True)
@@ -140,12 +139,9 @@ def _rankings(
 
 
 def judge_embeddings(
-    measured: Embeddings,
-    policy: BehaviourPolicy,
-    model: str,
-    expect: Mapping[str, str],
+    measured: Embeddings, policy: BehaviourPolicy, model: str, expect: Mapping[str, str],
     provenance: Mapping[str, Any],
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     if not measured.texts:
         reason = "There is no text to embed, so nothing was compared"
         return nothing("behaviour", model, reason, "add prompts", provenance=provenance)
@@ -239,20 +235,14 @@ def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterato
 
 def _tables(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Table]:
     tau = Column("Kendall's tau", "", policy.min_kendall, "above")
-    yield Table(
-        "queries, and the order of the sentences",
-        (Column("query"), tau, Column("same best"), Column("the reference's best")),
-        tuple((r.query, r.tau, "yes" if r.same_best else "no", r.best) for r in measured.rankings),
-        "queries",
-    )
+    columns = (Column("query"), tau, Column("same best"), Column("the reference's best"))
+    same = ((r, "yes" if r.same_best else "no") for r in measured.rankings)
+    rows = tuple((r.query, r.tau, word, r.best) for r, word in same)
+    yield Table("queries, and the order of the sentences", columns, rows, "queries")
     texts = sorted(measured.texts, key=lambda t: -2 if math.isnan(t.cosine) else t.cosine)
     least = Column("cosine", "", policy.min_embedding_cosine, "above")
     most = Column("relative L2", "", _most_relative(policy), "below")
-    yield Table(
-        "embeddings, the worst first",
-        (Column("text"), least, most),
-        tuple((t.text, t.cosine, t.relative) for t in texts),
-        "embeddings",
-    )
+    cells = tuple((t.text, t.cosine, t.relative) for t in texts)
+    yield Table("embeddings, the worst first", (Column("text"), least, most), cells, "embeddings")
     if measured.alone:
         yield table(measured.alone)

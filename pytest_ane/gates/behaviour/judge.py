@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
 from pytest_ane.gates.arithmetics import in_arithmetic
 from pytest_ane.gates.behaviour._alone import drift_table, note, table, worst_first
@@ -45,13 +44,9 @@ _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 
 def judge(
-    behaviour: Behaviour,
-    policy: BehaviourPolicy,
-    model: str,
-    expect: Mapping[str, str] = _NO_TEXTS,
-    *,
-    trained: bool = False,
-) -> Verdict:
+    behaviour: Behaviour, policy: BehaviourPolicy, model: str,
+    expect: Mapping[str, str] = _NO_TEXTS, *, trained: bool = False,
+) -> Verdict:  # fmt: skip
     """Passed only if the reference is right and every threshold is kept.
 
     `expect` has by prompt what the reference's greedy text must contain; `trained` says that the
@@ -242,23 +237,18 @@ def _untested(
 ) -> Iterator[Finding]:
     judged = len(_compared(behaviour))
     if judged < policy.min_positions:
-        yield Finding(
-            "unproven",
-            f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged, the first of "
-            f"each prompt left out; fewer than min-positions = {policy.min_positions} tell little",
-            remedy="add golden prompts, or set policy.behaviour.min-positions",
-            figure="positions",
-        )
+        are = f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged"
+        few = f"fewer than min-positions = {policy.min_positions} tell little"
+        reason = f"{are}, the first of each prompt left out; {few}"
+        remedy = "add golden prompts, or set policy.behaviour.min-positions"
+        yield Finding("unproven", reason, remedy=remedy, figure="positions")
     longest, least = max(len(prompt.expected) for prompt in behaviour.prompts), policy.min_greedy
     # The default means as many as there are, up to ten; a number that somebody wrote means that.
     asked = "min_greedy" in policy.model_fields_set
     if (least and not longest) or (asked and least > longest):
-        yield Finding(
-            "failed",
-            f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = {least} "
-            "was not tested",
-            remedy="raise greedy in a prompt, or lower min-greedy",
-        )
+        most_of = f"No golden prompt asks for more than {longest} greedy tokens"
+        reason = f"{most_of}, so min-greedy = {least} was not tested"
+        yield Finding("failed", reason, remedy="raise greedy in a prompt, or lower min-greedy")
     most = policy.max_perplexity_increase
     if most is not None and summary.perplexity_increase is None:
         yield _unknown("Perplexity", f"max-perplexity-increase = {most:g}")
@@ -271,22 +261,16 @@ def _unknown(what: str, key: str) -> Finding:
 
 def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
     prompts = behaviour.prompts
-    above: Literal["above"] = "above"
-    yield Table(
-        "prompts, position 0 in a column of its own",
-        (
-            Column("prompt"),
-            Column("top-1", "%", policy.min_top1, above),
-            Column("KL", "nats", policy.max_kl, "below"),
-            Column("KL p95", "nats"),
-            Column("head's KL", "nats"),
-            Column("centred cosine", "", policy.min_centred_cosine, above),
-            *map(Column, ("at", "position 0", "perplexity", "reference's")),
-        ),
-        tuple(_row(prompt) for prompt in prompts if prompt.positions[1:]),
-        "prompts",
-    )
-    leads = [p.leads[p.agreed] if p.agreed < len(p.expected) else None for p in prompts]
+    columns = (
+        Column("prompt"), Column("top-1", "%", policy.min_top1, "above"),
+        Column("KL", "nats", policy.max_kl, "below"), Column("KL p95", "nats"),
+        Column("head's KL", "nats"),
+        Column("centred cosine", "", policy.min_centred_cosine, "above"),
+        *map(Column, ("at", "position 0", "perplexity", "reference's")),
+    )  # fmt: skip
+    rows = tuple(_row(prompt) for prompt in prompts if prompt.positions[1:])
+    yield Table("prompts, position 0 in a column of its own", columns, rows, "prompts")
+    leads = (p.leads[p.agreed] if p.agreed < len(p.expected) else None for p in prompts)
     yield Table(
         "greedy text; tokens that agree, and the reference's lead where they part",
         tuple(map(Column, ("prompt", "agree", "of", "lead", "text"))),
@@ -298,13 +282,9 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
     )
     if behaviour.alone:
         yield table(behaviour.alone)
-    yield Table(
-        "greedy text beside the reference's",
-        tuple(map(Column, ("prompt", "text", "reference", "agree"))),
-        tuple((p.name, p.text, p.expected_text, p.agreed) for p in prompts),
-        "texts",
-        listed=False,
-    )
+    heads = tuple(map(Column, ("prompt", "text", "reference", "agree")))
+    texts = tuple((p.name, p.text, p.expected_text, p.agreed) for p in prompts)
+    yield Table("greedy text beside the reference's", heads, texts, "texts", listed=False)
     yield _positions(prompts, policy)
     if behaviour.drift:
         yield drift_table(behaviour.drift, behaviour.alone)
@@ -343,19 +323,13 @@ def _bad(
 
 
 def _positions(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
+    words = {True: "yes", False: "no"}
     rows = [
-        (
-            prompt.name,
-            i,
-            prompt.pieces[i] if prompt.pieces else None,
-            rounded(p.kl),
-            "yes" if p.top1 else "no",
-            rounded(p.centred_cosine),
-            "yes" if _is_bad(p, i, policy) else "no",
-        )
+        (prompt.name, i, prompt.pieces[i] if prompt.pieces else None, rounded(p.kl),
+         words[p.top1], rounded(p.centred_cosine), words[_is_bad(p, i, policy)])
         for prompt in prompts
         for i, p in enumerate(prompt.positions)
-    ]
+    ]  # fmt: skip
     heads = ("prompt", "position", "text", "KL", "top-1", "centred cosine", "bad")
     columns = tuple(Column(head, "nats" if head == "KL" else "") for head in heads)
     return Table("positions", columns, tuple(rows), "positions", listed=False)
@@ -372,12 +346,9 @@ def _most_perplexity(
 
 
 def _wrong_reference(
-    behaviour: Behaviour,
-    summary: LogitSummary,
-    policy: BehaviourPolicy,
-    most: float | None,
+    behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy, most: float | None,
     expect: Mapping[str, str],
-) -> Iterator[Finding]:
+) -> Iterator[Finding]:  # fmt: skip
     perplexity, asked = summary.reference_perplexity, policy.max_reference_perplexity
     faults = [
         f"its greedy text of {prompt.name!r} is {prompt.expected_text!r} and "
@@ -387,10 +358,8 @@ def _wrong_reference(
     ]
     if most is not None and perplexity is not None and not perplexity <= most:
         why = ", which token frequencies alone would give" if asked is None else ""
-        faults.append(
-            f"its perplexity on the prompts is {perplexity:,.4g}, above "
-            f"max-reference-perplexity = {most:,.4g}{why}"
-        )
+        above = f"above max-reference-perplexity = {most:,.4g}{why}"
+        faults.append(f"its perplexity on the prompts is {perplexity:,.4g}, {above}")
     if faults:
         reason = f"The reference is wrong: {'; '.join(faults)}"
         remedy = "check the source of its weights, its tokenizer and the family before any shard"

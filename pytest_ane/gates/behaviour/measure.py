@@ -103,36 +103,32 @@ class Behaviour:
 
 
 def measure(
-    chain: Chain,
-    golden: Sequence[GoldenPrompt],
-    states: ReferenceStates | None,
-    decode: Callable[[Sequence[int]], str],
-    provenance: Mapping[str, Any],
-    typed: Chain | None = None,
-    rules: Callable[[], RuleShares] = RuleShares,
-) -> Behaviour:
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates | None,
+    decode: Callable[[Sequence[int]], str], provenance: Mapping[str, Any],
+    typed: Chain | None = None, rules: Callable[[], RuleShares] = RuleShares,
+) -> Behaviour:  # fmt: skip
     """Run every golden prompt through the chain, and every shard alone.
 
     Arguments are as of a `ModelContext`: `states` is None where nobody knows them, and `typed`
     where `chain` computes as typed itself.
     """
-    more: dict[str, Any] = {}
+    costs: dict[str, float] = {}
     if chain.embeds:
         embeddings, own = measure_embeddings(chain, golden, states)
         if typed is not None:
             pairs = zip(own, (typed.embedding(g.ids) for g in golden), strict=True)
             cosines = [cosine(a, b)[0] for a, b in pairs]
-            more["costs"] = {"cosine": float(np.min(cosines, initial=1.0))}  # NaN if any is.
+            costs = {"cosine": float(np.min(cosines, initial=1.0))}  # NaN if any is.
         measured = Behaviour((), (), dict(provenance), embeddings=embeddings)
     else:
         answers, prompts, alone, drift = _run(chain, golden, states, decode)
         if typed is not None:
-            more["costs"] = _costs(golden, [typed.logits(g.ids) for g in golden], answers)
+            costs = _costs(golden, [typed.logits(g.ids) for g in golden], answers)
         vocabulary = golden[0].logits.shape[1] if golden else None
         measured = Behaviour(prompts, alone, dict(provenance), vocabulary, drift=drift)
-    if typed is not None:
-        more |= {"arithmetic": "ane", "rules": rules()}
-    return replace(measured, **more)
+    if typed is None:
+        return measured
+    return replace(measured, costs=costs, arithmetic="ane", rules=rules())
 
 
 def _run(

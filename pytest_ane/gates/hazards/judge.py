@@ -132,9 +132,8 @@ def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
         reason = "No probe was run, so no hazard could be met"
         return nothing("hazards", subject, reason, "name probe kinds in shards.toml", **made)
     if not known and rules.operations:
-        reason = (
-            f"No operation has a known rule of the ANE's arithmetic: {', '.join(rules.unknown)}"
-        )
+        unknown = ", ".join(rules.unknown)
+        reason = f"No operation has a known rule of the ANE's arithmetic: {unknown}"
         remedy = "convert the program to fp16, or leave arithmetic 'ane' out"
         return nothing("hazards", subject, reason, remedy, **made)
     still = () if rules.operations else (Finding("note", _MOVES_ONLY),)
@@ -206,15 +205,13 @@ def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
         kind += {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
     elif peak.hazard == "table":
         kind = kind.replace("are by", f"are {peak.kind} by")
+    what, source = _sentence(peak, met, policy), f"({known.grade}: {known.source})"
     return Finding(
-        severity,
-        f"{SIMULATED}: {peak.op} ({peak.kind}) on {peak.probe}: {_sentence(peak, met, policy)} "
-        f"({known.grade}: {known.source})",
+        severity, f"{SIMULATED}: {peak.op} ({peak.kind}) on {peak.probe}: {what} {source}",
         Where(op=peak.op, probe=peak.probe),
-        known.remedies.get(peak.role or peak.kind, known.remedies[""]),
-        kind,
+        known.remedies.get(peak.role or peak.kind, known.remedies[""]), kind,
         _figure(peak, policy).name if met else "",
-    )
+    )  # fmt: skip
 
 
 def _sentence(peak: Peak, met: bool, policy: HazardsPolicy) -> str:
@@ -265,8 +262,7 @@ def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
 
 def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:
     heads = ("operation", "kind", "hazard", "probe", "value", "limit", "rule")
-    rows: list[tuple[Cell, ...]] = []
-    shown: Counter[Hazard] = Counter()
+    rows, shown = list[tuple[Cell, ...]](), Counter[Hazard]()
     for peak in _ranked(measurement.peaks):
         shown[peak.hazard] += 1
         if shown[peak.hazard] <= _SHOWN and peak.value:

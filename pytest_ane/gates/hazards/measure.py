@@ -137,11 +137,9 @@ class Graph:
 
 
 def _reaches(
-    start: Iterable[Operation],
-    beyond: Callable[[Operation], Iterable[Operation]],
-    wanted: Callable[[Operation], bool],
-    through: Callable[[Operation], bool] = lambda _: True,
-) -> bool:
+    start: Iterable[Operation], beyond: Callable[[Operation], Iterable[Operation]],
+    wanted: Callable[[Operation], bool], through: Callable[[Operation], bool] = lambda _: True,
+) -> bool:  # fmt: skip
     """Whether a wanted operation lies at the start, or beyond those that a way leads through."""
     rest, visited = [*start], set[str]()
     while rest:

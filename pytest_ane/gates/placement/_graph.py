@@ -111,13 +111,8 @@ class Graph:
     @cached_property
     def updates(self) -> frozenset[str]:
         """Names of values that are written to a state, or updated once more before."""
-        return frozenset(
-            argument.name
-            for operation in self.function.walk()
-            if operation.op in _UPDATES
-            for argument in operation.inputs.get(_UPDATES[operation.op], ())
-            if isinstance(argument, Ref)
-        )
+        written = (op.inputs.get(_UPDATES.get(op.op, ""), ()) for op in self.function.walk())
+        return frozenset(a.name for arguments in written for a in arguments if isinstance(a, Ref))
 
     @cached_property
     def readers(self) -> dict[str, Operation]:
@@ -167,13 +162,11 @@ class Graph:
         """Names of the scale and the bias that the converter puts behind an image input."""
         names: set[str] = set()
         for operation in self.function.block.operations:
-            suffix = _IMAGE_SUFFIXES.get(operation.op)
-            if suffix and operation.name.endswith(suffix):
-                image = operation.name.removesuffix(suffix)
+            image = operation.name.removesuffix(_IMAGE_SUFFIXES.get(operation.op, "\0"))
+            if image != operation.name and image in self.inputs:
                 x = next(iter(operation.inputs.get("x", ())), None)
                 reads = x.name if isinstance(x, Ref) else ""
-                scaled = reads == image + _IMAGE_SUFFIXES["mul"] and reads in names
-                if image in self.inputs and (reads == image or scaled):
+                if reads == image or (reads == f"{image}__scaled__" and reads in names):
                     names.add(operation.name)
         return frozenset(names)
 
@@ -252,8 +245,7 @@ class Site:
 
     def arguments(self) -> Iterator[tuple[str, Argument]]:
         for parameter, arguments in self.operation.inputs.items():
-            for argument in arguments:
-                yield parameter, argument
+            yield from ((parameter, argument) for argument in arguments)
 
     def deciding(self) -> Iterator[tuple[str, Argument]]:
         """The arguments that decide the extents of the result."""
@@ -283,9 +275,7 @@ class Site:
                 yield kind
 
     def outputs(self) -> Iterator[TensorType]:
-        return (
-            named.type for named in self.operation.outputs if isinstance(named.type, TensorType)
-        )
+        return (o.type for o in self.operation.outputs if isinstance(o.type, TensorType))
 
     def compressed_by(self, argument: Argument) -> Iterator[Operation]:
         """The `constexpr_*` ops that expand a weight, nearest first."""

@@ -6,24 +6,25 @@ runs only a plan recorded on a Mac can say.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import partial, reduce
 from math import prod
-from typing import Any, Literal, TypeAlias
+from operator import or_
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
-from pytest_ane.gates.placement._expansions import Expansion, expansions
 from pytest_ane.gates.placement._graph import Graph, Read, Site, is_constant
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome, find
-from pytest_ane.gates.placement.rules._ops import LAYER, mil_ops
+from pytest_ane.gates.placement.rules._ops import LAYER, layer_of, mil_ops
 from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted, flops
+from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
+from pytest_ane.mlprogram.records import Blob, MLModel, Operation, Ref, TensorType, Value
 from pytest_ane.mlprogram.text import printable
 
 _plain = partial(printable, longest=300)
@@ -32,6 +33,15 @@ Key: TypeAlias = tuple[str, str]
 Work: TypeAlias = tuple[Mapping[Key, float], ...]
 """Estimated floating-point operations, for each function and T that was predicted."""
 _READ_AT_MOST = 2**24
+_NAMES = 3
+_PRODUCTS = {"conv": "weight", "linear": "weight", "matmul": "y"}
+
+
+class Expansion(NamedTuple):
+    """Operations that a converter wrote for one thing: a statement of fact, and what to do."""
+
+    what: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,9 +211,7 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
         for subject in rule.why(model)
     ]
     read = _reader(model)
-    index = 0
-    ops: list[ComputeOp] = []
-    expanded: list[Expansion] = []
+    index, ops, expanded = 0, list[ComputeOp](), list[Expansion]()
     for function in model.program.functions.values():
         graph, flow, layers = Graph(function, read), dict[int, int](), set[int | None]()
         for site in graph.sites():
@@ -212,9 +220,8 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
                 left_out[kind] += 1
             else:
                 name, kind = _plain(site.operation.name), _plain(site.op)
-                op = ComputeOp(name, kind, _plain(function.name), index, inside)
+                ops.append(op := ComputeOp(name, kind, _plain(function.name), index, inside))
                 compute[op.type] += 1
-                ops.append(op)
                 found = [*_matches(site, op)]
                 # A layer that was written as a loop is told as one, and not by its pieces.
                 if layer := [match for match in found if match.rule == LAYER]:
@@ -228,10 +235,9 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
             index += 1
         expanded += expansions(graph)
     asked, rest = (dict(count.most_common()) for count in (compute, left_out))
-    told = tuple(dict.fromkeys(expanded))
     return Forecast(
-        size_bytes, asked, rest, tuple(matches), tuple(ops), expansions=told,
-        version=model.specification_version,
+        size_bytes, asked, rest, tuple(matches), tuple(ops), version=model.specification_version,
+        expansions=tuple(dict.fromkeys(expanded)),
     )  # fmt: skip
 
 
@@ -239,10 +245,9 @@ def estimated_work(predictions: Sequence[Predicted]) -> Work:
     """Floating-point operations of what was predicted, by function and name of an operation."""
     work = []
     for predicted in predictions:
-        amounts: dict[Key, float] = {}
+        amounts = defaultdict[Key, float](float)
         for op in predicted.ops:
-            key = _plain(predicted.function), _plain(op.name)
-            amounts[key] = amounts.get(key, 0.0) + flops(op)
+            amounts[_plain(predicted.function), _plain(op.name)] += flops(op)
         work.append(amounts)
     return tuple(work)
 
@@ -279,3 +284,61 @@ def _reader(model: MLModel) -> Read:
             return None
 
     return read
+
+
+def expansions(graph: Graph) -> Iterator[Expansion]:
+    """Index arithmetic and unrolled layers of a function, whose sites have been walked."""
+    operations = graph.function.block.operations
+    own = [op for op in operations if Site(graph, op).no_compute == "index arithmetic"]
+    if own:
+        takers = {name for op in own for name in graph.index_arithmetic[id(op)]}
+        kinds = Counter(op.op for op in operations if op.name in takers)
+        slices = ", ".join(f"{count} {printable(kind)}" for kind, count in kinds.items())
+        yield Expansion(
+            f"{counted(len(own), 'op')} {'is' if len(own) == 1 else 'are'} index arithmetic of "
+            f"{counted(kinds.total(), 'slice')} ({slices}), which is no work for the ANE: "
+            f"{some((printable(op.name) for op in own), _NAMES)}"
+        )
+    yield from _unrolled(graph)
+
+
+def _unrolled(graph: Graph) -> Iterator[Expansion]:
+    """Products by a weight whose input depends on the product by the same weight before them."""
+    bits: dict[str, int] = {}
+    behind: dict[str, int] = {}
+    again: dict[str, list[Operation]] = {}
+    for op in graph.function.block.operations:
+        seen = reduce(or_, (behind.get(name, 0) for name in op.reads), 0)
+        for argument in op.inputs.get(_PRODUCTS.get(op.op, ""), ()):
+            weight = graph.producer(argument)
+            if weight and is_constant(weight.op):
+                bit = bits.setdefault(weight.name, 1 << len(bits))
+                if seen & bit:
+                    again.setdefault(weight.name, []).append(op)
+                seen |= bit
+        behind.update({out.name: seen for out in op.outputs})
+    # The weights of one layer's gates are applied to one hidden state.
+    layers: dict[tuple[int, object], list[str]] = {}
+    for name, ops in again.items():
+        layers.setdefault((len(ops) + 1, ops[0].inputs.get("x")), []).append(name)
+    for (count, _), names in layers.items():
+        mask = sum(bits[name] for name in names)
+        if layer := layer_of(Counter(_between(graph, again[names[0]][0], behind, mask))):
+            yield Expansion(
+                f"{layer[:1].upper()}{layer[1:]} is unrolled: {some(map(printable, names), _NAMES)}"
+                f" applied {count} times, each of which waits for the one before",
+                "convert one step, with the hidden state as a state or as an input and an output, "
+                "and let the host loop, if the program grows too long",
+            )
+
+
+def _between(graph: Graph, last: Operation, behind: Mapping[str, int], mask: int) -> Iterator[str]:
+    """Types of the ops from one step's products, themselves included, to those of the next."""
+    pending, met = [*last.reads], set[str]()
+    while pending:
+        name = pending.pop()
+        op = graph.producer(Ref(name))
+        if op and name not in met and behind.get(name, 0) & mask:
+            met.add(name)
+            yield op.op
+            pending += op.reads

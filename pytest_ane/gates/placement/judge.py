@@ -59,22 +59,11 @@ def judge(
 
 
 class _Excused(NamedTuple):
-    """Operations that may be off the ANE, as they do little; what all lost ones do, as a share."""
+    """Operations that may be off the ANE, as they do little; what is said of all lost ones."""
 
     keys: frozenset[Key] = frozenset()
-    share: float = 0.0
-    most: float = 0.0
-
-    def figures(self) -> Iterator[Figure]:
-        if self.share:
-            yield Figure("work_off_ane", self.share, "%", "work off the ANE", limit=self.most,
-                         good="below")  # fmt: skip
-
-    def findings(self) -> Iterator[Finding]:
-        if self.share > self.most:
-            reason = f"{self.share:.1%} of the estimated work is off the ANE"
-            limit = f"above max-work-off-ane = {self.most:g}"
-            yield Finding("failed", f"{reason}, {limit}", figure="work_off_ane")
+    figures: tuple[Figure, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def _excuse(lost: Iterable[tuple[str, str, str | None]], work: Work, most: float) -> _Excused:
@@ -87,17 +76,17 @@ def _excuse(lost: Iterable[tuple[str, str, str | None]], work: Work, most: float
     # Of several with one name that which has to be on the ANE counts.
     named = sorted((kind is None or kind in REQUIRED, f, name) for f, name, kind in lost)
     keys = {(function, name): required for required, function, name in named}
-    shares = (
-        sum(amounts.get(key, 0.0) for key in keys) / (sum(amounts.values()) or 1.0)
-        for amounts in work
+    totals = ((sum(each.get(k, 0.0) for k in keys), sum(each.values())) for each in work)
+    share = max(part / (whole or 1.0) for part, whole in totals)
+    small = {key for key in keys if share <= most or not any(each.get(key) for each in work)}
+    says = f"{share:.1%} of the estimated work is off the ANE, above max-work-off-ane = {most:g}"
+    figure = Figure("work_off_ane", share, "%", "work off the ANE", limit=most, good="below")
+    finding = Finding("failed", says, figure=figure.name)
+    return _Excused(
+        frozenset(key for key in small if not keys[key]),
+        (figure,) * bool(share),
+        (finding,) * (share > most),
     )
-    share = max(shares)
-    excused = {
-        key
-        for key, required in keys.items()
-        if not required and (share <= most or not any(amounts.get(key) for amounts in work))
-    }
-    return _Excused(frozenset(excused), share, most)
 
 
 def figures(plan: Plan) -> tuple[Figure, ...]:
@@ -133,39 +122,31 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> 
     predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
     off = [each for each in summary.off if not allows(allow_off, each[1].name, each[1].op or "")]
     # Core ML's own estimates, which are part of the plan; where it has none nothing is excused.
-    costs = {
-        (function, op.name): 0.0 if op.op in MOVES else op.cost for function, op in plan.walk()
-    }
+    costs = {(f, op.name): 0.0 if op.op in MOVES else op.cost for f, op in plan.walk()}
     known = {key: cost for key, cost in costs.items() if cost is not None}
     lost = ((f, op.name, op.op if (f, op.name) in known else None) for f, op in off)
     excused = _excuse(lost, (known,) if known else (), most)
     off = [(f, op) for f, op in off if (f, op.name) not in excused.keys]
     allowed = len(summary.off) - len(off)
     texts = {text for _, op in plan.walk() for text in (op.name, op.op or "")}
-    heads = ("op", "name", "function", "device", "supported", "why")
-    rows = []
-    for function, op in summary.off:
-        names = (plain(op.op or "operation"), plain(op.name), plain(function))
-        rows.append((*names, op.preferred or "none", ", ".join(op.supported), plain(op.why)))
-    title = "compute ops that are not on the ANE"
-    off_ane = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
+    heads = tuple(map(Column, ("op", "name", "function", "device", "supported", "why")))
+    rows = [
+        (plain(op.op or "operation"), plain(op.name), plain(function), op.preferred or "none",
+         ", ".join(op.supported), plain(op.why))
+        for function, op in summary.off
+    ]  # fmt: skip
+    off_ane = Table("compute ops that are not on the ANE", heads, tuple(rows), "off_ane")
     elsewhere = contradictions(plan, predictions)
     tables = [*([off_ane] if rows else []), *elsewhere]
     tables += [*(assumptions(predictions) if elsewhere else ()), *plan_table(plan, predictions)]
+    findings = [*_off_the_ane(summary, off)]
+    findings += excused.findings if summary.inconclusive is None else ()
+    findings += [*_must_be_off(plan, policy), *_unmatched(policy, texts)]
     return Verdict(
-        "placement",
-        subject,
-        (*figures(plan), *_allowed(allowed), *excused.figures(), *predicted_figures(predictions)),
-        (
-            *_off_the_ane(summary, off),
-            *(excused.findings() if summary.inconclusive is None else ()),
-            *_must_be_off(plan.walk(), policy),
-            *_unmatched(policy, texts),
-            *_too_new(plan.version, policy),
-        ),
-        tuple(tables),
-        basis="plan",
-    )
+        "placement", subject,
+        (*figures(plan), *_allowed(allowed), *excused.figures, *predicted_figures(predictions)),
+        (*findings, *_too_new(plan.version, policy)), tuple(tables), basis="plan",
+    )  # fmt: skip
 
 
 def _allowed(count: int) -> Iterator[Figure]:
@@ -178,17 +159,12 @@ def _unmatched(policy: PlacementPolicy, texts: Collection[str]) -> Iterator[Find
     for key, patterns in (("allow-off", policy.allow_off), ("off-ane", policy.off_ane)):
         for pattern in patterns:
             if not any(allows((pattern,), text, text) for text in texts):
-                yield Finding(
-                    "note",
-                    f"policy.placement.{key} has {pattern!r}, and no op has this name or type",
-                    remedy="correct it, or take it out",
-                )
+                says = f"policy.placement.{key} has {pattern!r}, and no op has this name or type"
+                yield Finding("note", says, remedy="correct it, or take it out")
 
 
-def _must_be_off(
-    ops: Iterable[tuple[str, PlannedOperation]], policy: PlacementPolicy
-) -> Iterator[Finding]:
-    for _, op in ops:
+def _must_be_off(plan: Plan, policy: PlacementPolicy) -> Iterator[Finding]:
+    for _, op in plan.walk():
         if op.preferred == "ANE" and allows(policy.off_ane, op.name, op.op or ""):
             yield _on_the_ane("failed", op.op or "operation", op.name, "runs")
 
@@ -242,7 +218,7 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str, most
     lost = ((op.function, op.name, op.type) for op in forecast.lost())
     excused = _excuse(lost, forecast.work, most)
     forecast = forecast.excusing(excused.keys)
-    findings = [*_findings(forecast), *excused.findings(), *_unmatched(policy, texts)]
+    findings = [*_findings(forecast), *excused.findings, *_unmatched(policy, texts)]
     findings += [*_foreseen_on(forecast, policy), *_too_new(forecast.version, policy)]
     findings += [Finding("note", what, remedy=remedy) for what, remedy in forecast.expansions]
     if policy.require == "predicted":
@@ -255,29 +231,23 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str, most
         reason = "The program has no compute op, so there is nothing to place"
         remedy = "check that the artifact is the one that was built"
         findings.append(Finding("unproven", reason, remedy=remedy))
+    numbers = (*_figures(forecast, policy.os), *excused.figures)
     return Verdict(
-        "placement",
-        subject,
-        (
-            *_figures(forecast, policy.os),
-            *excused.figures(),
-            *predicted_figures(forecast.predictions),
-        ),
+        "placement", subject, (*numbers, *predicted_figures(forecast.predictions)),
         tuple(findings),
         (*_tables(forecast), *assumptions(forecast.predictions), *forecast_table(forecast)),
         basis="forecast",
-    )
+    )  # fmt: skip
 
 
 def _foreseen_on(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Finding]:
     """Ops that must be off the ANE: predicted on it they fail, and undecided they are unproven."""
-    ops = [op for op in forecast.ops if allows(policy.off_ane, op.name, op.type)]
     off = {match.index for match in (*forecast.of("allowed"), *forecast.of("ineligible"))}
     placed = _by_name(forecast.predictions)
-    for op in ops:
-        foreseen = placed.get((plain(op.function), plain(op.name)))
-        if op.index in off or op.inside in off:
+    for op in forecast.ops:
+        if off & {op.index, op.inside} or not allows(policy.off_ane, op.name, op.type):
             continue
+        foreseen = placed.get((plain(op.function), plain(op.name)))
         if foreseen is None or foreseen.undecided:
             yield _on_the_ane("unproven", op.type, op.name, "may run")
         elif foreseen.unit == "ANE":
@@ -321,39 +291,27 @@ def _findings(forecast: Forecast) -> Iterator[Finding]:
             title = _lower(rule.title.rstrip(".")) if rule else "a rule this version does not have"
             inside = f" in {function}" if (function := _outside_main(match)) else ""
             why = _lower(match.why.rstrip("."))
-            yield Finding(
-                severity,
-                f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): {why}",
-                Where(op=match.op) if match.index is not None else Where(),
-                rule.fix if rule else "",
-                f"are {word} ({match.rule}: {title})" if match.index is not None else "",
-            )
+            reason = f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): {why}"
+            where, kind = Where(op=match.op), f"are {word} ({match.rule}: {title})"
+            if match.index is None:
+                where, kind = Where(), ""
+            yield Finding(severity, reason, where, rule.fix if rule else "", kind)
 
 
 def _tables(forecast: Forecast) -> Iterator[Table]:
     matches = sorted(forecast.matches, key=lambda m: (m.outcome, m.rule, m.type == "cast"))
     if not matches:
         return
-    heads = ("rule", "outcome", "op", "name", "function", "reason")
-    yield Table(
-        "operations that a rule applies to",
-        tuple(map(Column, heads)),
-        tuple((m.rule, m.outcome, m.type, m.op, _outside_main(m), m.why) for m in matches),
-        "matches",
-    )
-    known = (find(*key) for key in dict.fromkeys((m.rule, m.outcome) for m in matches))
-    rows = [
-        row
-        for rule in known
-        if rule
-        for row in (
-            (rule.id, "rule", rule.title),
-            ("", "seen", f"{rule.consequence} ({rule.scope})"),
-            ("", "source", rule.source),
-            ("", "fix", rule.fix),
-        )
-    ]
-    yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows), "rules")
+    heads = tuple(map(Column, ("rule", "outcome", "op", "name", "function", "reason")))
+    rows = tuple((m.rule, m.outcome, m.type, m.op, _outside_main(m), m.why) for m in matches)
+    yield Table("operations that a rule applies to", heads, rows, "matches")
+    texts = []
+    for key in dict.fromkeys((m.rule, m.outcome) for m in matches):
+        if rule := find(*key):
+            seen = ("", "seen", f"{rule.consequence} ({rule.scope})")
+            texts += [(rule.id, "rule", rule.title), seen]
+            texts += [("", "source", rule.source), ("", "fix", rule.fix)]
+    yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(texts), "rules")
 
 
 def _outside_main(match: Match) -> str:
@@ -382,14 +340,10 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
     segments = counted(sum(segment.unit == "ANE" for segment in prediction.segments), "segment")
     undecided = sum(op.undecided for op in compute)
     yield Figure(
-        "predicted_ane_ops",
-        sum(op.unit == "ANE" for op in compute),
-        f"compute ops on the ANE in {segments}",
-        "predicted:",
-        of=len(compute),
-        note=f"{prediction.chip}, {prediction.system}{at}",
-        shown=True,
-    )
+        "predicted_ane_ops", sum(op.unit == "ANE" for op in compute),
+        f"compute ops on the ANE in {segments}", "predicted:", of=len(compute),
+        note=f"{prediction.chip}, {prediction.system}{at}", shown=True,
+    )  # fmt: skip
     yield Figure("predicted_undecided_ops", undecided, "ops undecided", shown=undecided > 0)
     yield Figure("predicted_segments", len(prediction.segments), "segments")
     if prediction.margin is not None:
@@ -412,7 +366,7 @@ def _required(
     ]
     lost = ((_plain(predicted.function), _plain(op.name), op.kind) for predicted, op in judged)
     excused = _excuse(lost, estimated_work(predictions), most)
-    yield from excused.findings()
+    yield from excused.findings
     told = {*excused.keys}
     for predicted, op in sorted(judged, key=lambda pair: pair[1].undecided):
         if (key := (_plain(predicted.function), _plain(op.name))) in told:
@@ -518,13 +472,13 @@ def plan_table(plan: Plan, predictions: Sequence[Predicted]) -> Iterator[Table]:
     """Operations of a recorded plan; `none` is no device. The rules were not asked."""
     predicted = _by_name(predictions)
     rows = []
-    for function, op in plan.walk():
+    for f, op in plan.walk():
         if not (op.boundary or op.compile_time):
-            key = (plain(function), plain(op.name))
+            function, name, kind = map(plain, (f, op.name, op.op or ""))
             device = None if op.folded else op.preferred or "none"
             why = ["left out by the compiler"] * op.folded + [plain(op.why)] * bool(op.why)
-            names = (key[1], plain(op.op or ""), key[0])
-            rows.append(_row(names, None, device, predicted.get(key), why))
+            placed = predicted.get((function, name))
+            rows.append(_row((name, kind, function), None, device, placed, why))
     yield from _table(rows)
 
 
@@ -539,12 +493,9 @@ def _by_name(predictions: Sequence[Predicted]) -> Mapping[Key, Placed]:
 
 
 def _row(
-    names: tuple[str, str, str],
-    forecast: str | None,
-    recorded: str | None,
-    placed: Placed | None,
-    why: list[str],
-) -> tuple[Cell, ...]:
+    names: tuple[str, str, str], forecast: str | None, recorded: str | None,
+    placed: Placed | None, why: list[str],
+) -> tuple[Cell, ...]:  # fmt: skip
     if placed is None:
         return (*names, forecast, None, recorded, None, "; ".join(why))
     unit = "" if placed.undecided else placed.unit

@@ -67,9 +67,8 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
         predictions = predict_model(program, "ALL", "M4 Pro")
     elif plan.compute_units in ("CPU_AND_NE", ""):
         predictions = predict_model(program)
-    fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
-    fields["version"] = program.specification_version
-    return PredictedPlan(**fields, predictions=predictions)
+    more = {"version": program.specification_version, "predictions": predictions}
+    return PredictedPlan(**vars(plan) | more)
 
 
 def _plan_of_function(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
@@ -82,10 +81,8 @@ def _plan_of_function(backend: CoreMLBackend, artifact: Path, program: MLModel) 
     if not function or function == read_model(artifact, weights=False).function:
         return plan_on_device(backend, artifact, program)
     if artifact.suffix != ".mlpackage":
-        raise UnprovenError(
-            f"Core ML plans the default function of a package alone, and not `{function}`; give "
-            "the .mlpackage that it was compiled from"
-        )
+        says = f"Core ML plans the default function of a package alone, and not `{function}`"
+        raise UnprovenError(f"{says}; give the .mlpackage that it was compiled from")
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
         package = extract_function(artifact, function, Path(folder) / f"{function}.mlpackage")
         plan = plan_on_device(backend, package, read_model(package))
@@ -100,13 +97,11 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
     `ExecutionError` where there is no plan to be had.
     """
     if sys.version_info >= _FIRST_WITHOUT:
-        raise ExecutionError(
-            f"{artifact}: coremltools reads compute plans with Python 3.13 and older; this is "
-            f"{sys.version_info.major}.{sys.version_info.minor}."
-        )
-    plan = backend.with_compiled(
-        artifact, lambda path: _settled(backend, artifact, path / program.part)
-    )
+        here = f"this is {sys.version_info.major}.{sys.version_info.minor}"
+        says = "coremltools reads compute plans with Python 3.13 and older"
+        raise ExecutionError(f"{artifact}: {says}; {here}.")
+    part = program.part
+    plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path / part))
     if not program.function:
         return join(plan, program)
     # A plan lists all functions, and may have devices for the default one alone.
@@ -130,19 +125,16 @@ def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
         try:
             shutil.copytree(compiled, copy)
         except OSError as error:
-            raise ExecutionError(
-                f"{artifact}: its compiled model cannot be copied to {folder} to read the plan "
-                f"once more ({error.strerror or error}); free space, or set TMPDIR."
-            ) from None
+            says = f"its compiled model cannot be copied to {folder} to read the plan once more"
+            why = f"({error.strerror or error}); free space, or set TMPDIR"
+            raise ExecutionError(f"{artifact}: {says} {why}.") from None
         return replace(_load(backend, artifact, copy), extra={RETRIED: True})
 
 
 def _load(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
     if compiled.suffix != ".mlmodelc":
-        raise ExecutionError(
-            f"{compiled}: is no .mlmodelc; reading the plan of a model that is not compiled ends "
-            "the whole process."
-        )
+        ends = "reading the plan of a model that is not compiled ends the whole process"
+        raise ExecutionError(f"{compiled}: is no .mlmodelc; {ends}.")
     return backend.device.run(str(artifact), "planning", load_plan, str(compiled), backend.units)
 
 

@@ -98,19 +98,16 @@ def limit_of(policy: ThroughputPolicy, noise: Noise | None, what: What) -> Limit
     if isinstance(wanted, float):
         return Limit(wanted, "policy.throughput.max-regression")
     if noise is None and wanted == CALIBRATED:
-        return (
-            "policy.throughput.max-regression is calibrated, and this machine's noise is not "
-            f"known; measure it with: {COMMAND}"
-        )
+        why = f"and this machine's noise is not known; measure it with: {COMMAND}"
+        return f"policy.throughput.max-regression is calibrated, {why}"
     if noise is None:
         default = DEFAULT_LOAD if what == "load" else DEFAULT
         return Limit(default, f"the default; {COMMAND} measures this machine's noise")
     if noise.limit < BLIND:
         return Limit(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
-    return (
-        f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
-        f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
-    )
+    differ = f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs)"
+    says = "half the speed could pass for noise; quieten the machine, and repeat"
+    return f"{differ}, so {says}: {COMMAND}"
 
 
 def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
@@ -119,18 +116,14 @@ def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
     for speed in (speed for run in runs for speed in run):
         _, medians = machines.setdefault(key_digest(speed.identity), (speed.identity, {}))
         medians.setdefault(benchmark_of(speed), []).append(speed.median)
-    found = [
-        Calibration(
-            identity=identity,
-            noises=tuple(
-                Noise(what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(m))
-                for (what, subject, tokens, prompt), m in benchmarks.items()
-                if len(m) > 1
-            ),
+    found = []
+    for identity, benchmarks in machines.values():
+        noises = tuple(
+            Noise(what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(medians))
+            for (what, subject, tokens, prompt), medians in benchmarks.items()
+            if len(medians) > 1
         )
-        for identity, benchmarks in machines.values()
-        if any(len(m) > 1 for m in benchmarks.values())
-    ]
+        found += [Calibration(identity=identity, noises=noises)] if noises else []
     if not found:
         raise UnprovenError(
             f"No benchmark was in two runs of the same machine, out of {len(runs)}, so nothing is "
@@ -225,11 +218,9 @@ def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | M
 
 
 def newest_of(
-    storage: Storage,
-    identity: Mapping[str, str],
-    subjects: Collection[str],
+    storage: Storage, identity: Mapping[str, str], subjects: Collection[str],
     which: str | None = None,
-) -> StoredRun | Missing:
+) -> StoredRun | Missing:  # fmt: skip
     """The newest stored run of a machine that has a benchmark of any of these shards and models.
 
     The machine's clock is ignored; `which` and errors are as of `find`.

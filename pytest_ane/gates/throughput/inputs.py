@@ -33,12 +33,9 @@ def hidden_inputs(layout: Layout, tokens: int) -> CallInputs:
 
 
 def package_inputs(
-    features: tuple[Feature, ...],
-    artifact: Path,
-    tokens: Tokens,
-    tables: Mapping[str, Input] | None = None,
-    function: str | None = None,
-) -> CallInputs:
+    features: tuple[Feature, ...], artifact: Path, tokens: Tokens,
+    tables: Mapping[str, Input] | None = None, function: str | None = None,
+) -> CallInputs:  # fmt: skip
     """Seeded inputs of a package without a family, at an end of its range, as `tables` says.
 
     Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes

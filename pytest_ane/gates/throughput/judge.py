@@ -102,8 +102,7 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
     if isinstance(baseline, Baseline):
         then, is_load = baseline.speed, not now.tokens
         if other := differences(now, then):
-            why = f"Run {baseline.run} is no baseline: {'; '.join(other)}."
-            return Missing(why, _RECORD)
+            return Missing(f"Run {baseline.run} is no baseline: {'; '.join(other)}.", _RECORD)
         if isinstance(limit := limit_of(policy, baseline.noise, now.what), str):
             return Missing(limit)
         pairs = [(m, then.median) for m in now.medians]
@@ -162,12 +161,9 @@ def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
     elif not any(now.tokens / median >= least for median in now.medians if median > 0):
         first, *again = map(now.figure, now.medians)
         reached = first + "".join(f" ({figure} when confirmed)" for figure in again)
-        yield Finding(
-            "failed",
-            f"{now.title.capitalize()} reaches {reached}, below policy.throughput.min-tok-s = "
-            f"{least:g}, on {now.machine}",
-            figure="tok_s",
-        )
+        below = f"below policy.throughput.min-tok-s = {least:g}, on {now.machine}"
+        reason = f"{now.title.capitalize()} reaches {reached}, {below}"
+        yield Finding("failed", reason, figure="tok_s")
 
 
 def _regression(now: Speed, change: Change) -> Finding:
@@ -186,8 +182,7 @@ def _regression(now: Speed, change: Change) -> Finding:
 def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
     """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
     yield Figure("what", now.what)
-    timed = now.tok_s is None
-    yield Figure("seconds", now.median, "s", now.title, shown=timed)
+    yield Figure("seconds", now.median, "s", now.title, shown=now.tok_s is None)
     if now.tok_s is not None:
         figure = Figure("tok_s", now.tok_s, "tok/s", now.title, good="above", shown=True)
         held = next(limited([figure], limits))
@@ -225,11 +220,9 @@ def _notes(now: Speed, baseline: Baseline) -> Iterator[Finding]:
     """The noise, and what changed since the baseline except the speed."""
     then = baseline.speed
     if (noise := baseline.noise) is not None:
-        yield Finding(
-            "note",
-            f"Noise: sigma {percent(noise.sigma)} of {noise.runs} unchanged runs, itself known to "
-            f"{percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}",
-        )
+        sigma, known, limit = map(percent, (noise.sigma, noise.uncertainty, noise.limit))
+        runs = f"{noise.runs} unchanged runs, itself known to {known}"
+        yield Finding("note", f"Noise: sigma {sigma} of {runs}; 2.8 sigma is {limit}")
     if then.control is not None and now.control is not None:
         times = f"{seconds(then.control)} -> {seconds(now.control)}"
         control = f"Control, a fixed workload of the CPU: {times}; no verdict depends on it"
@@ -260,16 +253,13 @@ def _tables(now: Speed, baseline: Baseline | None) -> Iterator[Table]:
     yield Table("", columns, tuple(rows), "runs")
     if baseline and (both := now.profile.keys() & then.profile.keys()):
         lost = sorted(both, key=lambda part: then.profile[part] - now.profile[part])
-        yield Table(
-            "parts of a token, before and now",
-            (Column("part"), Column("baseline", "s"), Column("now", "s")),
-            tuple((part, then.profile[part], now.profile[part]) for part in lost),
-            "parts",
-        )
+        columns = (Column("part"), Column("baseline", "s"), Column("now", "s"))
+        spent = tuple((part, then.profile[part], now.profile[part]) for part in lost)
+        yield Table("parts of a token, before and now", columns, spent, "parts")
     if whole := sum(now.profile.values()):
         parts = tuple(
-            (part, now.counts.get(part), rounded(spent), rounded(spent / whole))
-            for part, spent in now.profile.items()
+            (part, now.counts.get(part), rounded(time), rounded(time / whole))
+            for part, time in now.profile.items()
         )
         columns = (Column("part"), Column("shards"), Column("time", "s"), Column("share", "%"))
         yield Table("parts of a token", columns, parts, "token", listed=False)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.mlprogram.atomic import read_regular
 from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.mlprogram.strict_json import first_error
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
 """The command that records a run."""
@@ -50,10 +51,8 @@ def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
     where the URI is no folder.
     """
     if "://" in uri and not uri.startswith("file://"):
-        raise UnprovenError(
-            f"--benchmark-storage={uri} is no folder, and throughput is compared with files; leave "
-            "it out."
-        )
+        says = "is no folder, and throughput is compared with files; leave it out"
+        raise UnprovenError(f"--benchmark-storage={uri} {says}.")
     logger: Any = import_module("pytest_benchmark.logger").Logger
     utils: Any = import_module("pytest_benchmark.utils")
     storage = utils.load_storage(
@@ -74,10 +73,9 @@ def files_of(storage: Storage, which: str | None = None) -> list[Path]:
     except (OSError, ValueError) as error:
         raise UnprovenError(f"--benchmark-compare={which}: {error}") from None
     if not files:
-        raise UnprovenError(
-            f"--benchmark-compare={which} names no run in {folder_of(storage)}; give a number such "
-            "as 0001, or leave it out for the newest."
-        )
+        fix = "give a number such as 0001, or leave it out for the newest"
+        where = f"names no run in {folder_of(storage)}"
+        raise UnprovenError(f"--benchmark-compare={which} {where}; {fix}.")
     return files
 
 
@@ -122,9 +120,7 @@ def damaged(file: Path, error: Exception | str, again: str = RECORD) -> Unproven
     """The error for a damaged file of `.benchmarks`: which, why, and how to record it again."""
     why = str(getattr(error, "strerror", None) or error)
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = "".join(f"{part}." for part in first["loc"][:6])
-        why = f"{place.rstrip('.')}: " * bool(place) + first["msg"][:1].lower() + first["msg"][1:]
+        why = first_error(error)
     says = f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}"
     return UnprovenError(says, "damaged")
 

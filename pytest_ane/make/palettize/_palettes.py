@@ -229,15 +229,10 @@ _LEAST_IN_FILE = 10
 
 
 def palettize(
-    source: Path,
-    destination: Path,
-    settings: Mapping[str, Palettize],
-    *,
-    threads: int | None = None,
-    subject: str | None = None,
-    errors: dict[str, Rows] | None = None,
-    progress: Progress = lambda name, done, total: None,
-) -> tuple[str, ...]:
+    source: Path, destination: Path, settings: Mapping[str, Palettize], *,
+    threads: int | None = None, subject: str | None = None,
+    errors: dict[str, Rows] | None = None, progress: Progress = lambda name, done, total: None,
+) -> tuple[str, ...]:  # fmt: skip
     """Write a copy of a package in which weights are palettized; one that functions share, once.
 
     Settings are by the names of weights' `const` operations; `errors` is filled with the squared
@@ -310,10 +305,8 @@ class _Rewriter:
     def function(self, message: Any, function: Function) -> None:
         """Edit a function's block; it is the only one, for what others name would be lost."""
         if len(message.block_specializations) > 1:
-            raise BuildError(
-                f"{self.subject}: {function.name} has blocks for several opsets; convert it again "
-                "for one deployment target."
-            )
+            says = f"{function.name} has blocks for several opsets"
+            raise BuildError(f"{self.subject}: {says}; convert it again for one deployment target.")
         block = message.block_specializations[function.opset]
         self.block(block, function.block, {})
         if self.total and function.opset == _OPSET15:
@@ -355,11 +348,10 @@ class _Rewriter:
         nbits, version = method.nbits, self.model.specification_version
         narrow = nbits == 3 and method.mode != "unique"
         if version < _IOS18 and (choice.groups > 1 or narrow):
-            raise BuildError(
-                f"{self.subject}: {constant_name(op)} was to have {choice.groups} palettes of "
-                f"{nbits} bits, which need a newer deployment target; convert it for iOS18, or set "
-                "granularity = 'per_tensor' and other than 3 bits."
-            )
+            asked = f"{constant_name(op)} was to have {choice.groups} palettes of {nbits} bits"
+            fix = "convert it for iOS18, or set granularity = 'per_tensor' and other than 3 bits"
+            newer = f"which need a newer deployment target; {fix}"
+            raise BuildError(f"{self.subject}: {asked}, {newer}.")
         try:
             palettes = find_palettes(
                 weight, method.mode, nbits,
@@ -371,10 +363,8 @@ class _Rewriter:
         except TooManyValues:
             raise
         except ValueError as why:
-            raise BuildError(
-                f"{self.subject}: {constant_name(op)} {why}; it cannot be palettized, so "
-                "repair its source or name it in compression.keep."
-            ) from None
+            fix = "it cannot be palettized, so repair its source or name it in compression.keep"
+            raise BuildError(f"{self.subject}: {constant_name(op)} {why}; {fix}.") from None
 
     def replace(self, message: Any, op: Operation, choice: Grouping) -> None:
         """Turn a `const` into a `constexpr_lut_to_dense`."""

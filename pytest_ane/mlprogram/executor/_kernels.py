@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -50,9 +51,8 @@ def compiled(*kinds: Any, **options: Any) -> Callable[[F], F]:
     made = [types.void(*arguments) for arguments in lists]
 
     def decorate(function: F) -> F:
-        return cast(
-            F, cached(lambda cache: numba.njit(made, cache=cache, nogil=True, **options)(function))
-        )
+        jit = partial(numba.njit, made, nogil=True, **options)
+        return cast(F, cached(lambda cache: jit(cache=cache)(function)))
 
     return decorate
 

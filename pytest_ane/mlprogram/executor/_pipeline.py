@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.executor.dtypes import Precision, carried
+from pytest_ane.mlprogram.executor.dtypes import carried
 from pytest_ane.mlprogram.executor.interface import check_names, refusal, to_pixels
 from pytest_ane.mlprogram.executor.ops.lists import States
 from pytest_ane.mlprogram.executor.ops.sorting import select_boxes
 from pytest_ane.mlprogram.executor.session import Session
-from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
+from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Pipeline
 
 if TYPE_CHECKING:
     from pytest_ane.mlprogram.executor.ane.simulation import Computed
@@ -38,14 +38,12 @@ class SuppressionSession:
         boxes = self._finite(inputs, model.coordinates[0])
         of_classes = scores.ndim == 2 and scores.shape[1] == (len(model.labels) or scores.shape[1])
         if not of_classes or boxes.shape != (len(scores), 4):
-            raise self._error(
-                f"takes confidences [N, {len(model.labels) or 'C'}] and coordinates [N, 4], and "
-                f"was given {list(scores.shape)} and {list(boxes.shape)}"
-            )
+            takes = f"takes confidences [N, {len(model.labels) or 'C'}] and coordinates [N, 4]"
+            given = f"{list(scores.shape)} and {list(boxes.shape)}"
+            raise self._error(f"{takes}, and was given {given}")
         iou = self._threshold(inputs, model.iou_input, model.iou_threshold)
-        least = self._threshold(
-            inputs, model.confidence_threshold_input, model.confidence_threshold
-        )
+        name = model.confidence_threshold_input
+        least = self._threshold(inputs, name, model.confidence_threshold)
         low, high = self._rows
         most = len(scores) if high is None else high
         kept = select_boxes(boxes, scores, iou, least, most, model.per_class) if scores.size else []
@@ -85,37 +83,24 @@ class SuppressionSession:
 class PipelineSession:
     """Runs the models of a pipeline, with arguments as of `Session` for all its parts."""
 
-    def __init__(
-        self,
-        model: Pipeline,
-        precision: Precision = "as-typed",
-        memory_budget: int | None = None,
-        arithmetic: Arithmetic = "typed",
-        scale_after: bool = False,
-    ) -> None:
+    def __init__(self, model: Pipeline, **options: Any) -> None:
         self.model = model
-        self.precision = precision
-
-        def session(part: Part) -> Session | SuppressionSession:
-            if isinstance(part, MLModel):
-                return Session(
-                    part, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after
-                )
-            return SuppressionSession(part)
-
-        self.parts = tuple(map(session, model.parts))
+        self.parts = tuple(
+            Session(part, **options) if isinstance(part, MLModel) else SuppressionSession(part)
+            for part in model.parts
+        )
+        self._sessions = [part for part in self.parts if isinstance(part, Session)]
 
     @property
     def rule_shares(self) -> RuleShares | None:
         """By which rules all parts computed so far; None with arithmetic `typed`."""
-        parts = [p.rule_shares for p in self.parts if isinstance(p, Session) and p.rule_shares]
+        parts = [part.rule_shares for part in self._sessions if part.rule_shares]
         return sum(parts, RuleShares()) if parts else None
 
     def watch(self, watch: Callable[[Computed], None]) -> None:
         """As `Session.watch`, of all parts."""
-        for part in self.parts:
-            if isinstance(part, Session):
-                part.watch(watch)
+        for part in self._sessions:
+            part.watch(watch)
 
     def known(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of what a caller has ready, the inputs that the pipeline takes."""
@@ -127,11 +112,9 @@ class PipelineSession:
         return States()
 
     def predict(
-        self,
-        inputs: Mapping[str, Any],
-        state: States | None = None,
+        self, inputs: Mapping[str, Any], state: States | None = None,
         outputs: Sequence[str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Run every part once, as `Session.predict`; parts take outputs of those before by name.
 
         `outputs` may be any part's declared ones.
@@ -144,42 +127,30 @@ class PipelineSession:
         values = dict(inputs)
         results: dict[str, Any] = {}
         for part in self.parts:
-            features = part.model.inputs
+            path, features = part.model.path, part.model.inputs
             outcome = part.predict({f.name: values[f.name] for f in features if f.name in values})
             results |= outcome
-            values |= {
-                f.name: _passed(part.model.path, f, outcome[f.name]) for f in part.model.outputs
-            }
+            values |= {f.name: _passed(path, f, outcome[f.name]) for f in part.model.outputs}
         names = self.model.output_names if outputs is None else outputs
-        for name in names:
-            if name not in results:
-                raise ExecutionError(
-                    f"{self.model.path}: no value {name!r}; outputs are: {', '.join(results)}."
-                )
+        if unknown := [name for name in names if name not in results]:
+            says = f"no value {unknown[0]!r}; outputs are: {', '.join(results)}"
+            raise ExecutionError(f"{self.model.path}: {says}.")
         return {name: results[name] for name in names}
 
     def predict_all(
-        self,
-        inputs: Sequence[Mapping[str, Any]],
-        states: Sequence[States | None] | None = None,
-        outputs: Sequence[str] | None = None,
-    ) -> list[dict[str, Any]]:
+        self, inputs: Sequence[Mapping[str, Any]],
+        states: Sequence[States | None] | None = None, outputs: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Run once on each of several inputs, one after the other."""
         del states
         return [self.predict(x, outputs=outputs) for x in inputs]
 
 
-def open_session(
-    model: MLModel | Pipeline,
-    precision: Precision = "as-typed",
-    memory_budget: int | None = None,
-    arithmetic: Arithmetic = "typed",
-    scale_after: bool = False,
-) -> Session | PipelineSession:
-    """The session that runs what `model.read_any` gives."""
+def open_session(model: MLModel | Pipeline, **options: Any) -> Session | PipelineSession:
+    """The session that runs what `model.read_any` gives; `options` are those of `Session`."""
     if isinstance(model, Pipeline):
-        return PipelineSession(model, precision, memory_budget, arithmetic, scale_after)
-    return Session(model, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after)
+        return PipelineSession(model, **options)
+    return Session(model, **options)
 
 
 def _passed(path: str, feature: Feature, value: Any) -> Any:

@@ -84,24 +84,24 @@ class Compute:
         """Compute, and round the results as their types say."""
         try:
             if meter is not None:
-                parameters = {**self.compute.keywords, **self._arguments(values)}
+                parameters = {**self.compute.keywords, **self.arguments(values)}
                 meter.admit(self.what, self.op, parameters, self.itemsize)
-            result = self.compute(**self._arguments(values))
+            result = self.compute(**self.arguments(values))
             if result is None:
                 raise TypeError("its function returns nothing")
             results = result if isinstance(result, tuple) else (result,)
-            for (slot, _), convert, array in zip(
-                self.outputs, self.converters, results, strict=True
-            ):
+            made = zip(self.outputs, self.converters, results, strict=True)
+            for (slot, _), convert, array in made:
                 values[slot] = convert(array)
         except FAILURES as error:
-            shapes = {k: getattr(v, "shape", None) for k, v in self._arguments(values).items()}
+            shapes = {k: getattr(v, "shape", None) for k, v in self.arguments(values).items()}
             raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
         if meter is not None:
             meter.add(values, self.outputs)
         free(values, self.last_use, keep)
 
-    def _arguments(self, values: Values) -> dict[str, Any]:
+    def arguments(self, values: Values) -> dict[str, Any]:
+        """What it computes from, by name; several values of one parameter are a tuple."""
         return {
             key: values[slot] if isinstance(slot, int) else tuple(values[s] for s in slot)
             for key, slot in self.inputs
@@ -195,11 +195,8 @@ def run_all(
 ) -> None:
     """Run a block on several tables of values, each of one input; `keep` as in `Step.run`."""
     meter = Meter(budget, lambda: chain(*tables), len(tables))
-    if len(tables) == 1:
-        block.run(tables[0], keep, meter)
-        return
     for step in block.steps:
-        if not tables or not _run_joined(step, tables, keep, meter):
+        if len(tables) < 2 or not _run_joined(step, tables, keep, meter):
             for values in tables:
                 step.run(values, keep, meter)
 
@@ -228,13 +225,9 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int], me
     if not isinstance(step, Compute) or step.joins is None:
         return False
     # None at all where `x` is a constant, two where a bias is computed.
-    if [key for key, _ in step.inputs] != ["x"]:
-        return False
-    slot = step.inputs[0][1]
-    if not isinstance(slot, int):
-        return False
-    arrays = [values[slot] for values in tables]
-    if not _alike(arrays, step.joins):
+    slot = step.inputs[0][1] if [key for key, _ in step.inputs] == ["x"] else None
+    arrays = [values[slot] for values in tables] if isinstance(slot, int) else []
+    if not isinstance(slot, int) or not _alike(arrays, step.joins):
         return False
     joined = list(tables[0])
     joined[slot] = np.concatenate(arrays, axis=step.joins)
@@ -252,4 +245,4 @@ def _alike(arrays: Sequence[Any], axis: int) -> bool:
     if rank < 2 or any(array.ndim != rank for array in arrays):
         return False
     others = [np.delete(array.shape, axis).tolist() for array in arrays]
-    return all(shape == others[0] for shape in others)
+    return others == others[:1] * len(others)

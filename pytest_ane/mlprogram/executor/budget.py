@@ -114,18 +114,14 @@ class Meter:
         """Count a turn of a loop."""
         self._turns -= 1
         if self._turns < 0:
-            raise BudgetError(
-                f"{what} is still running after {self._most:,} turns, the budget of a "
-                "call; its condition may never become false."
-            )
+            fix = "its condition may never become false"
+            raise BudgetError(f"{what} is still running after {self._most:,} turns; {fix}.")
         if time.monotonic() > self._end:
             raise self._time_error(what)
 
     def _time_error(self, what: str) -> BudgetError:
-        return BudgetError(
-            f"{what} is still running after {self._budget.seconds:g} s, the budget of a call; "
-            "raise --ane-time."
-        )
+        seconds = f"{self._budget.seconds:g} s, the budget of a call"
+        return BudgetError(f"{what} is still running after {seconds}; raise --ane-time.")
 
 
 def held_bytes(values: Iterable[Any]) -> int:
@@ -154,14 +150,10 @@ def _own_bytes(value: Any) -> int:
 
 def _memory_error(what: str, size: int, words: int, memory: int, held: int = 0) -> BudgetError:
     """A refusal of a tensor of `size` bytes, of which `words` times as many are needed."""
-    needs = ""
-    if size <= memory:
-        needs = f" needs {bytes_text(size * words)} while it is computed"
-        needs += f", beside {bytes_text(held)} of other values" if held else ""
-    return BudgetError(
-        f"{what} of {bytes_text(size)}{needs}, over the budget of {bytes_text(memory)}; "
-        "raise --ane-memory."
-    )
+    beside = f", beside {bytes_text(held)} of other values" if held else ""
+    needs = f" needs {bytes_text(size * words)} while it is computed{beside}"
+    over = f"{needs if size <= memory else ''}, over the budget of {bytes_text(memory)}"
+    return BudgetError(f"{what} of {bytes_text(size)}{over}; raise --ane-memory.")
 
 
 WORDS: Mapping[str, int] = {
@@ -267,12 +259,9 @@ def _windows(
     spatial = len(kernel)
     strides, dilations = ints(strides, spatial, 1), ints(dilations, spatial, 1)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, dilations)
-    return [
-        (n + before + after, (n + before + after - extent(k, d)) // s + 1)
-        for n, (before, after), k, s, d in zip(
-            x.shape[2:], pads, kernel, strides, dilations, strict=True
-        )
-    ]
+    padded = [n + sum(pad) for n, pad in zip(x.shape[2:], pads, strict=True)]
+    axes = zip(padded, kernel, strides, dilations, strict=True)
+    return [(n, (n - extent(k, d)) // s + 1) for n, k, s, d in axes]
 
 
 def _conv(
@@ -295,10 +284,8 @@ def _conv_transpose(
     kernel = weight.shape[2:]
     spatial = len(kernel)
     strides, dilations = ints(strides, spatial, 1), ints(dilations, spatial, 1)
-    reach = (
-        (n - 1) * s + extent(k, d)
-        for n, s, k, d in zip(x.shape[2:], strides, kernel, dilations, strict=True)
-    )
+    axes = zip(x.shape[2:], strides, kernel, dilations, strict=True)
+    reach = ((n - 1) * s + extent(k, d) for n, s, k, d in axes)
     whole = volume((len(x), weight.shape[1], groups)) * volume(reach)
     # torch lays out the products of one sample with every place of the kernel, and then adds them.
     products = volume((*weight.shape[1:], *x.shape[2:]))

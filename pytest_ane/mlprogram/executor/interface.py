@@ -119,9 +119,8 @@ def to_pixels(feature: Feature, tensor: Array) -> Array:
     planes = np.clip(whole, 0, 255).astype(np.uint8)
     if channels == 1:
         return np.array(planes[0])
-    return np.ascontiguousarray(
-        np.moveaxis(planes[::-1] if feature.color == "BGR" else planes, 0, 2)
-    )
+    planes = planes[::-1] if feature.color == "BGR" else planes
+    return np.ascontiguousarray(np.moveaxis(planes, 0, 2))
 
 
 def bind_inputs(
@@ -140,17 +139,18 @@ def bind_inputs(
     bound = {}
     with np.errstate(all="ignore"):
         for feature in model.inputs:
-            kind = types.get(feature.name)
+            name = feature.name
+            kind = types.get(name)
             dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
-            if feature.name not in inputs and whole and feature.optional:
+            if name in inputs and feature.kind == "image":
+                array = _image(model, feature, inputs[name])
+            elif name in inputs:
+                array = _tensor(model, feature, inputs[name], dtype)
+            elif whole and feature.optional:
                 continue
-            if feature.name not in inputs:
-                array = _default(model, feature)
-            elif feature.kind == "image":
-                array = _image(model, feature, inputs[feature.name])
             else:
-                array = _tensor(model, feature, inputs[feature.name], dtype)
-            bound[feature.name] = convert(array, dtype, precision)
+                array = _default(model, feature)
+            bound[name] = convert(array, dtype, precision)
     return bound
 
 
@@ -193,9 +193,8 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
 
 def refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
     """Of an input, with what it takes."""
-    return ExecutionError(
-        f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
-    )
+    says = f"input {feature.name!r} {problem}; it takes {present(feature)}"
+    return ExecutionError(f"{model.path}: {says}.")
 
 
 def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
@@ -215,10 +214,8 @@ def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> An
 def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
     """The pixels of an image input, as `to_tensor` gives them."""
     if not mode(feature):
-        raise ExecutionError(
-            f"{model.path}: input {feature.name!r} is an image of the colours "
-            f"{feature.color or 'unknown'!r}; RGB, BGR, GRAYSCALE and GRAYSCALE_FLOAT16 are known."
-        )
+        says = f"input {feature.name!r} is an image of the colours {feature.color or 'unknown'!r}"
+        raise ExecutionError(f"{model.path}: {says}; known are {', '.join(_MODES)}.")
     try:
         return to_tensor(feature, image)
     except ValueError as error:

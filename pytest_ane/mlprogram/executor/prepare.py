@@ -53,9 +53,8 @@ from pytest_ane.mlprogram.records import (
 if TYPE_CHECKING:
     from pytest_ane.mlprogram.executor.ane.simulation import Simulation
 
-SEQUENCES = frozenset(
-    ("values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks")
-)
+SEQUENCES = frozenset(("begins", "elem_shape", "end_masks", "ends", "loop_vars", "ref_tensors",
+                       "values"))  # fmt: skip
 """Parameters that are lists of values, however many there are."""
 _NEVER_FOLDED = frozenset(
     ("make_list", "random_bernoulli", "random_categorical", "random_normal", "random_uniform",
@@ -86,15 +85,10 @@ class Constants:
     """
 
     def __init__(
-        self,
-        model: MLModel,
-        opset: str,
-        precision: Precision,
-        memory_budget: int | None,
-        overrides: Mapping[Operation, Any] | None = None,
-        factors: Collection[str] = (),
+        self, model: MLModel, opset: str, precision: Precision, memory_budget: int | None,
+        overrides: Mapping[Operation, Any] | None = None, factors: Collection[str] = (),
         budget: Budget | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.values: ChainMap[str, Any] = ChainMap()
         self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
@@ -105,9 +99,8 @@ class Constants:
         self._factors = () if memory_budget is None or precision == "float64" else factors
 
     def __contains__(self, argument: Argument) -> bool:
-        return (
-            not isinstance(argument, Ref) or self.values.get(argument.name, _HIDDEN) is not _HIDDEN
-        )
+        name = argument.name if isinstance(argument, Ref) else None
+        return name is None or self.values.get(name, _HIDDEN) is not _HIDDEN
 
     def hide(self, names: Iterable[str]) -> None:
         """Take names for computed values from here on, whatever they are in outer scopes."""
@@ -156,19 +149,16 @@ class Constants:
 
     def _compute(self, op: Operation) -> None:
         implementation = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
+        what = f"{self._model.path}: {op.op} {op.name!r}"
         with np.errstate(all="ignore"):
             try:
                 parameters = self.parameters(op)
                 size = itemsize((out.type for out in op.outputs), self._precision)
-                self._meter.admit(
-                    f"{self._model.path}: {op.op} {op.name!r}", op.op, parameters, size
-                )
+                self._meter.admit(what, op.op, parameters, size)
                 result = implementation.compute(**parameters)
             except FAILURES as error:
                 why = str(error).rstrip(".")
-                raise ExecutionError(
-                    f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {why}."
-                ) from error
+                raise ExecutionError(f"{what} cannot be computed: {why}.") from error
             results = result if isinstance(result, tuple) else (result,)
             for out, array in zip(op.outputs, results, strict=True):
                 convert = converter(out.type, self._precision, implementation.moves)
@@ -276,14 +266,10 @@ class Preparer:
     """
 
     def __init__(
-        self,
-        model: MLModel,
-        precision: Precision,
-        memory_budget: int | None = None,
-        overrides: Mapping[Operation, Any] | None = None,
-        budget: Budget | None = None,
+        self, model: MLModel, precision: Precision, memory_budget: int | None = None,
+        overrides: Mapping[Operation, Any] | None = None, budget: Budget | None = None,
         simulation: Simulation | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._simulation = simulation
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
@@ -300,10 +286,8 @@ class Preparer:
         entries = tuple(self._slot(named.name) for named in inputs)
         self.constants.hide(named.name for named in inputs)
         operations = [op for op in block.operations if not self._fold(op)]
-        last = _last_uses(operations, block.outputs)
-        steps = tuple(
-            self._guarded(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
-        )
+        last, step = _last_uses(operations, block.outputs), self._step
+        steps = tuple(self._guarded(step, op, last.get(i, ())) for i, op in enumerate(operations))
         results = tuple(self._source(Ref(name)) for name in block.outputs)
         return PreparedBlock(entries, steps, results)
 
@@ -318,9 +302,8 @@ class Preparer:
         try:
             return prepare(op, *rest)
         except FAILURES as error:
-            raise ExecutionError(
-                f"{self._path}: {op.op} {op.name!r} cannot be prepared ({error!r:.200})."
-            ) from error
+            says = f"{op.op} {op.name!r} cannot be prepared ({error!r:.200})"
+            raise ExecutionError(f"{self._path}: {says}.") from error
 
     def _nested(self, op: Operation) -> list[PreparedBlock]:
         """An operation's blocks, which see the names around them."""
@@ -346,13 +329,11 @@ class Preparer:
 
     def _cond(self, op: Operation, last_use: Sequence[str]) -> Cond:
         blocks = self._nested(op)
-        if len(blocks) != 2 or any(len(b.results) != len(op.outputs) for b in blocks):
-            raise ExecutionError(
-                f"{self._path}: {op.name}: cond needs two blocks of {len(op.outputs)} results."
-            )
+        if [len(b.results) for b in blocks] != [len(op.outputs)] * 2:
+            says = f"cond needs two blocks of {len(op.outputs)} results"
+            raise ExecutionError(f"{self._path}: {op.name}: {says}.")
         pred, outputs = self._source(op.inputs["pred"][0]), self._outputs(op)
-        branches = (blocks[0], blocks[1])
-        return Cond(pred, branches, outputs, self._precision, self._slots(last_use))
+        return Cond(pred, (blocks[0], blocks[1]), outputs, self._precision, self._slots(last_use))
 
     def _while_loop(self, op: Operation, last_use: Sequence[str]) -> WhileLoop:
         initial = tuple(self._source(a) for a in op.inputs["loop_vars"])
@@ -360,10 +341,8 @@ class Preparer:
         sizes = [(len(b.inputs), len(b.results)) for b in blocks]
         count = len(initial)
         if sizes != [(count, 1), (count, count)] or len(op.outputs) != count:
-            raise ExecutionError(
-                f"{self._path}: {op.name}: while_loop needs a condition and a body of its {count} "
-                "variables, and as many results."
-            )
+            needs = f"a condition and a body of its {count} variables, and as many results"
+            raise ExecutionError(f"{self._path}: {op.name}: while_loop needs {needs}.")
         outputs, last = self._outputs(op), self._slots(last_use)
         what = f"{self._path}: while_loop {op.name!r}"
         condition, body = blocks
@@ -388,16 +367,13 @@ class Preparer:
         if joins is None and isinstance(weight := constants.get("weight"), HalfWeight):
             constants["weight"] = dense(weight)
         return Compute(
-            op=op.op,
-            what=f"{self._path}: {op.op} {op.name!r}",
-            compute=partial(compute, **constants),
-            inputs=tuple(computed),
+            op=op.op, what=f"{self._path}: {op.op} {op.name!r}",
+            compute=partial(compute, **constants), inputs=tuple(computed),
             outputs=self._outputs(op),
             converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),
             last_use=self._slots(last_use),
-            itemsize=itemsize((out.type for out in op.outputs), self._precision),
-            joins=joins,
-        )
+            itemsize=itemsize((out.type for out in op.outputs), self._precision), joins=joins,
+        )  # fmt: skip
 
     def _outputs(self, op: Operation) -> Outputs:
         return tuple((self._slot(out.name), out.type) for out in op.outputs)
@@ -437,15 +413,11 @@ def _last_uses(
     """By operation index, the names of this block that no later operation needs."""
     last: dict[str, int] = {}
     for i, op in enumerate(operations):
-        for out in op.outputs:
-            last[out.name] = i
-        for name in uses(op):
-            if name in last:
-                last[name] = i
+        last |= dict.fromkeys((out.name for out in op.outputs), i)
+        last |= dict.fromkeys((name for name in uses(op) if name in last), i)
     names: dict[int, list[str]] = {}
-    results = frozenset(outputs)
     for name, i in last.items():
-        if name not in results:
+        if name not in outputs:
             names.setdefault(i, []).append(name)
     return names
 

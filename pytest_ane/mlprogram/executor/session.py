@@ -65,18 +65,12 @@ class Session:
     """
 
     def __init__(
-        self,
-        model: MLModel,
-        precision: Precision = "as-typed",
-        memory_budget: int | None = None,
-        overrides: Mapping[Operation, Any] | None = None,
-        budget: Budget | None = None,
-        arithmetic: Arithmetic = "typed",
-        scale_after: bool = False,
-    ) -> None:
+        self, model: MLModel, precision: Precision = "as-typed", memory_budget: int | None = None,
+        overrides: Mapping[Operation, Any] | None = None, budget: Budget | None = None,
+        arithmetic: Arithmetic = "typed", scale_after: bool = False,
+    ) -> None:  # fmt: skip
         _check_options(precision, arithmetic, scale_after)
-        self.model = model
-        self.precision = precision
+        self.model, self.precision, self.arithmetic = model, precision, arithmetic
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
         simulation = None
@@ -85,7 +79,6 @@ class Session:
 
             makers = {out.name: op for op in model.main.walk() for out in op.outputs}
             simulation = Simulation(makers, scale_after=scale_after)
-        self.arithmetic = arithmetic
         self._simulation = simulation
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
@@ -136,20 +129,14 @@ class Session:
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""
-        return States(
-            {
-                named.name: State(named.type.wrapped, self.precision)
-                for named in self.model.main.inputs
-                if isinstance(named.type, StateType)
-            }
-        )
+        named = ((each.name, each.type) for each in self.model.main.inputs)
+        kinds = {name: kind.wrapped for name, kind in named if isinstance(kind, StateType)}
+        return States({name: State(kind, self.precision) for name, kind in kinds.items()})
 
     def predict(
-        self,
-        inputs: Mapping[str, Array],
-        state: States | None = None,
+        self, inputs: Mapping[str, Array], state: States | None = None,
         outputs: Sequence[str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Run once.
 
         Args:
@@ -175,11 +162,9 @@ class Session:
         return {name: self.result(name, values) for name in names}
 
     def predict_all(
-        self,
-        inputs: Sequence[Mapping[str, Array]],
-        states: Sequence[States | None] | None = None,
-        outputs: Sequence[str] | None = None,
-    ) -> list[dict[str, Any]]:
+        self, inputs: Sequence[Mapping[str, Array]],
+        states: Sequence[States | None] | None = None, outputs: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Run once on each of several inputs, all of them op by op.
 
         A weight beyond the memory budget is decoded once for all, so that many inputs cost little
@@ -219,17 +204,14 @@ class Session:
     def _check_states(self, states: States | None) -> States:
         """The states, which are to be those that the model declares."""
         declared = [f.name for f in self.model.states]
+        own, given = (", ".join(names or ()) or "none" for names in (declared, states))
         if declared and states is None:
-            raise ExecutionError(
-                f"{self.model.path}: the model keeps states ({', '.join(declared)}); "
-                "pass what make_state() gives."
-            )
+            says = f"the model keeps states ({own}); pass what make_state() gives"
+            raise ExecutionError(f"{self.model.path}: {says}.")
         states = States() if states is None else states
         if set(states) != set(declared):
-            raise ExecutionError(
-                f"{self.model.path}: states {', '.join(states) or 'none'} were given, the model's "
-                f"are {', '.join(declared) or 'none'}."
-            )
+            says = f"states {given} were given, the model's are {own}"
+            raise ExecutionError(f"{self.model.path}: {says}.")
         return states
 
     def result(self, name: str, values: Values) -> Any:
@@ -240,20 +222,16 @@ class Session:
         elif name in self.slots:
             value = values[self.slots[name]]
         else:
-            raise ExecutionError(
-                f"{self.model.path}: no value {name!r}; outputs are: "
-                f"{', '.join(self.model.main.block.outputs)}; every other value of the outermost "
-                "block may be named too."
-            )
+            known = f"outputs are: {', '.join(self.model.main.block.outputs)}; every other value"
+            says = f"no value {name!r}; {known} of the outermost block may be named too"
+            raise ExecutionError(f"{self.model.path}: {says}.")
         if not isinstance(value, (np.ndarray, np.generic)):
             return value
         # Of results inside, coremltools declares wrong shapes, as of `select` over a flexible axis.
         kind = self._types.get(name) if name in self.model.main.block.outputs else None
         if isinstance(kind, TensorType) and not _fits(np.shape(value), kind):
-            raise ExecutionError(
-                f"{self.model.path}: {name!r} came out with shape {list(np.shape(value))}, the "
-                f"program declares {kind}."
-            )
+            says = f"came out with shape {list(np.shape(value))}, the program declares {kind}"
+            raise ExecutionError(f"{self.model.path}: {name!r} {says}.")
         shared = name in self._constants or name in self._inputs or not value.flags.writeable
         return np.array(value) if shared else np.asarray(value)
 
@@ -270,14 +248,11 @@ def _check_options(precision: str, arithmetic: str, scale_after: bool) -> None:
         if value not in get_args(kind):
             raise ExecutionError(f"{name} {value!r} is none of {', '.join(get_args(kind))}.")
     if arithmetic == "ane" and precision != "as-typed":
-        raise ExecutionError(
-            f"arithmetic 'ane' rounds as the ANE does, so it excludes precision {precision!r}; "
-            "use 'as-typed'."
-        )
+        says = f"rounds as the ANE does, so it excludes precision {precision!r}; use 'as-typed'"
+        raise ExecutionError(f"arithmetic 'ane' {says}.")
     if scale_after and arithmetic != "ane":
-        raise ExecutionError(
-            "scale-after says where the ANE scales sums, so it needs arithmetic 'ane'."
-        )
+        says = "says where the ANE scales sums, so it needs arithmetic 'ane'"
+        raise ExecutionError(f"scale-after {says}.")
 
 
 def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
@@ -316,13 +291,8 @@ class Replay:
         names = reached(session.model.main.block, changed)
         slots = {slot for name, slot in session.slots.items() if name in names}
         steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]
-        tables = [
-            [
-                v if constant is None else constant
-                for v, constant in zip(values, session.template, strict=True)
-            ]
-            for values in self._tables
-        ]
+        pairs = [zip(values, session.template, strict=True) for values in self._tables]
+        tables = [[v if constant is None else constant for v, constant in pair] for pair in pairs]
         _run(session, PreparedBlock((), tuple(steps), ()), tables, self._keep)
         return [_outputs(session, values) for values in tables]
 

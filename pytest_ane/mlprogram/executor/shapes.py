@@ -77,10 +77,8 @@ def _shape(
         return _enumerated(model, feature, tokens), True
     for low, high in feature.extents:
         if low != high and not (low <= tokens and (high is None or tokens <= high)):
-            raise ExecutionError(
-                f"{model.path}: T is {tokens}, and input {name!r} takes "
-                f"{low} to {'any' if high is None else high}."
-            )
+            takes = f"input {name!r} takes {low} to {'any' if high is None else high}"
+            raise ExecutionError(f"{model.path}: T is {tokens}, and {takes}.")
     return tuple(low if low == high else tokens for low, high in feature.extents), True
 
 
@@ -90,10 +88,9 @@ def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
     for shape in feature.enumerated:
         if all(d == tokens for d, free in zip(shape, varies, strict=True) if free):
             return shape
-    raise ExecutionError(
-        f"{model.path}: T is {tokens}, and input {feature.name!r} takes the shapes "
-        f"{', '.join(map(str, map(list, feature.enumerated)))}."
-    )
+    shapes = ", ".join(map(str, map(list, feature.enumerated)))
+    takes = f"input {feature.name!r} takes the shapes {shapes}"
+    raise ExecutionError(f"{model.path}: T is {tokens}, and {takes}.")
 
 
 def zeros(shape: Shape, dtype: Any = np.float32) -> Array:
@@ -129,10 +126,8 @@ class ShapeRun:
         self._function = model.main
         for op in self._function.block.operations:
             if op.blocks:
-                raise ExecutionError(
-                    f"{model.path}: {op.name!r} is a {op.op}: what it costs depends on values, not "
-                    "on the program alone."
-                )
+                says = f"{op.name!r} is a {op.op}: what it costs depends on values"
+                raise ExecutionError(f"{model.path}: {says}, not on the program alone.")
         stand_ins = _stand_ins(self._function)
         self._session = Session(model, "float32", overrides=stand_ins)
         self._values = list(self._session.template)
@@ -154,10 +149,7 @@ class ShapeRun:
             step = next(steps)
             assert isinstance(step, Compute)
             assert isinstance(step.compute, partial)
-            parameters = step.compute.keywords | {
-                key: self._values[at] if isinstance(at, int) else [self._values[s] for s in at]
-                for key, at in step.inputs
-            }
+            parameters = step.compute.keywords | step.arguments(self._values)
             if (stand_in := STAND_INS.get(op.op)) is not None:
                 step = replace(step, compute=partial(stand_in, **step.compute.keywords))
             with np.errstate(all="ignore"):

@@ -24,6 +24,7 @@ from pytest_ane.mlprogram.values import unpack
 
 _TYPES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6,
           8: DType.UINT8}  # fmt: skip
+_WIDE = (DType.FP16, DType.FP32)
 _BLOCK = 1 << 17
 """Words looked up in one call."""
 _TABLES = 1 << 15
@@ -47,13 +48,9 @@ class Packed:
 
     def __post_init__(self) -> None:
         if self.bits not in _TYPES:
-            raise ValueError(
-                f"elements of {self.bits} bits; there are: {', '.join(map(str, _TYPES))}"
-            )
-        if self.data.size != (size := -(-self.bits * self.size // 8)):
-            raise ValueError(
-                f"{self.data.size} bytes; {self.size} elements of {self.bits} bits take {size}"
-            )
+            raise ValueError(f"elements of {self.bits} bits; there are: {[*_TYPES]}")
+        if (n := self.data.size) != (size := -(-self.bits * self.size // 8)):
+            raise ValueError(f"{n} bytes; {self.size} elements of {self.bits} bits take {size}")
 
     @property
     def ndim(self) -> int:
@@ -85,19 +82,14 @@ def stored(model: MLModel, value: Value) -> Packed | None:
     bits = {v: k for k, v in _TYPES.items()}
     if not isinstance(kind, TensorType) or not isinstance(value.data, Blob):
         return None
-    if kind.dtype not in bits:
-        return None
-    return Packed(packed(model, value), bits[kind.dtype], tuple(int(d or 0) for d in kind.shape))
+    nbits, shape = bits.get(kind.dtype), tuple(int(d or 0) for d in kind.shape)
+    return Packed(packed(model, value), nbits, shape) if nbits else None
 
 
 def decode(
-    indices: Packed,
-    tables: Array,
-    *,
-    start: int = 0,
-    stop: int | None = None,
+    indices: Packed, tables: Array, *, start: int = 0, stop: int | None = None,
     out: Array | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Rows of a palettized weight: `dense[o, ...] = tables[o // (O / G), indices[o, ...]]`.
 
     Args:
@@ -293,9 +285,8 @@ def palettized(
 def plain(model: MLModel, value: Value, dtype: Any) -> StreamedWeight | None:
     """An fp16 or fp32 weight in its file; None for any other constant."""
     kind = value.type
-    if not isinstance(value.data, Blob) or not isinstance(kind, TensorType) or not kind.shape:
-        return None
-    if kind.dtype not in (DType.FP16, DType.FP32):
+    floats = isinstance(kind, TensorType) and kind.shape and kind.dtype in _WIDE
+    if not isinstance(value.data, Blob) or not floats:
         return None
     mapped = load(model, value)
 
@@ -309,7 +300,7 @@ def plain(model: MLModel, value: Value, dtype: Any) -> StreamedWeight | None:
 def decoded_bytes(op: Operation, dtype: Any) -> int:
     """Bytes that a floating-point weight takes as `dtype`; 0 for anything else."""
     kind = op.outputs[0].type
-    if not isinstance(kind, TensorType) or kind.dtype not in (DType.FP16, DType.FP32):
+    if not isinstance(kind, TensorType) or kind.dtype not in _WIDE:
         return 0
     return int(math.prod(d or 0 for d in kind.shape)) * int(np.dtype(dtype).itemsize)
 

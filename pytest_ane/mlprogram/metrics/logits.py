@@ -41,14 +41,12 @@ class Position:
     reference_nll: float | None = None
 
     def __post_init__(self) -> None:
-        if not is_cosine(self.centred_cosine):
-            raise ValueError(f"{self.centred_cosine} is no cosine")
+        if wrong := [c for c in (self.centred_cosine, self.cosine or 0.0) if not is_cosine(c)]:
+            raise ValueError(f"{wrong[0]} is no cosine")
         if self.kl < -_ROUNDING:
             raise ValueError(f"{self.kl} is no KL divergence, which is never negative")
         if self.rank < 0 or (self.top1 and self.rank > 0):
             raise ValueError(f"top-1 {self.top1} and rank {self.rank} contradict each other")
-        if not is_cosine(self.cosine or 0.0):
-            raise ValueError(f"{self.cosine} is no cosine")
         if any((x or 0.0) < 0 for x in (self.margin, self.nll, self.reference_nll)):
             raise ValueError("a margin or a negative log-likelihood is negative")
 
@@ -110,8 +108,7 @@ def compare_logits(
 
 def likeliest(logits: FloatArray, count: int = 8) -> tuple[Likeliest, ...]:
     """The `count` likeliest tokens of every position of float32 logits `[T, V]`."""
-    wide = logits.astype(np.float64)
-    return tuple(_likeliest(row, count) for row in wide)
+    return tuple(_likeliest(row, count) for row in logits.astype(np.float64))
 
 
 def kl(reference: DoubleArray, actual: DoubleArray) -> DoubleArray:

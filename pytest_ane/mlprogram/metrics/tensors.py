@@ -84,8 +84,7 @@ def contributions(a: Array, b: Array, residual: Array) -> Contributions:
     fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum. Where
     the other side's norm is above eight times that of what is lost, only one side adds anything.
     """
-    if not a.shape == b.shape == residual.shape:
-        raise ValueError(f"cannot compare {a.shape} with {b.shape}, less {residual.shape}")
+    check_shapes(a, b, residual)
     path = np.asarray(residual, np.float64)
     with np.errstate(invalid="ignore"):
         x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
@@ -101,8 +100,7 @@ def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
     a - (a.x / x.x) x, and b likewise: all that is known of a path that may scale the input. What
     the shard itself adds along x is taken out with it.
     """
-    if not a.shape == b.shape == x.shape:
-        raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
+    check_shapes(a, b, x)
     a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
     part, path = along(a, x), along(b, x)
     with np.errstate(invalid="ignore"):
@@ -125,10 +123,10 @@ def is_cosine(value: float) -> bool:
     return math.isnan(value) or abs(value) <= 1 + _ROUNDING
 
 
-def check_shapes(a: Array, b: Array) -> None:
+def check_shapes(*arrays: Array) -> None:
     """Raise `ValueError` where the shapes differ: numpy would compare one row with many."""
-    if a.shape != b.shape:
-        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
+    if len({array.shape for array in arrays}) > 1:
+        raise ValueError(f"cannot compare {' with '.join(str(a.shape) for a in arrays)}")
 
 
 def _dots(a: DoubleArray, b: DoubleArray) -> DoubleArray:

@@ -114,12 +114,9 @@ def tensor(name: str | None, *shape: int, dtype: Any = np.float16) -> Any:
 
 
 def convert(
-    module: nn.Module,
-    inputs: list[Any],
-    path: Path,
-    outputs: tuple[str, ...] = ("output_hidden_states",),
-    states: list[Any] | None = None,
-) -> None:
+    module: nn.Module, inputs: list[Any], path: Path,
+    outputs: tuple[str, ...] = ("output_hidden_states",), states: list[Any] | None = None,
+) -> None:  # fmt: skip
     """Trace a module on zeros of its inputs' (default) shapes, and save its package."""
     ct = import_coremltools()
     shapes = [each.shape.default or each.shape.shape for each in inputs]

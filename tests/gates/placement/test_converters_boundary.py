@@ -45,14 +45,10 @@ def converted(folder: Path, given: Any, *, labels: bool = False, own: bool = Fal
     precision = ct.transform.FP16ComputePrecision(op_selector=lambda op: op.name != "own")
     with converter_notes():
         package = ct.convert(
-            program,
-            inputs=[given],
-            convert_to="mlprogram",
-            compute_precision=precision,
+            program, inputs=[given], convert_to="mlprogram", compute_precision=precision,
             classifier_config=ct.ClassifierConfig(LABELS) if labels else None,
-            minimum_deployment_target=ct.target.iOS17,
-            skip_model_load=True,
-        )
+            minimum_deployment_target=ct.target.iOS17, skip_model_load=True,
+        )  # fmt: skip
     path = folder / "classifier.mlpackage"
     package.save(str(path))
     return forecast(read_model(path), size_bytes=tree_bytes(path))

@@ -94,14 +94,11 @@ def test_a_program_without_compute_ops_is_unproven(forecast: Forecast) -> None:
 
 
 MATCHES = st.builds(
-    Match,
-    rule=st.sampled_from(["R001", "R011", "R030", "R049", "R064", "R076", "R999"]),
-    outcome=st.sampled_from(["ineligible", "warned"]),
-    op=st.text("abc", min_size=1),
-    type=st.just("conv"),
-    why=st.sampled_from(["", "It is.", "The ANE cannot."]),
+    Match, rule=st.sampled_from(["R001", "R011", "R030", "R049", "R064", "R076", "R999"]),
+    outcome=st.sampled_from(["ineligible", "warned"]), op=st.text("abc", min_size=1),
+    type=st.just("conv"), why=st.sampled_from(["", "It is.", "The ANE cannot."]),
     index=st.none() | st.integers(0, 4),
-)
+)  # fmt: skip
 
 
 @settings(deadline=None, derandomize=True)

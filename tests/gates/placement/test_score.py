@@ -139,12 +139,9 @@ def test_a_row_is_predicted_where_its_shapes_decide(
 
 @pytest.mark.parametrize(("label", "code"), [("CPU", None), ("ANE", 1)])
 def test_the_script_fails_below_a_bar(
-    label: str,
-    code: int | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    label: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     path = tmp_path / "labels.csv"
     path.write_text(f"{HEADER}1,argsort,,fp16,M1,macOS 26,,MLComputePlan,{label}\n")
     monkeypatch.setattr("sys.argv", ["placement_score", "--labels", str(path)])

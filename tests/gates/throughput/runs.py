@@ -18,13 +18,9 @@ MACHINE = "Darwin-CPython-3.12-64bit"
 
 
 def speed(
-    *seconds: float,
-    what: str = "decode",
-    subject: str = "smollm2",
-    tokens: int = 40,
-    identity: dict[str, str] = HERE,
-    **more: Any,
-) -> Speed:
+    *seconds: float, what: str = "decode", subject: str = "smollm2", tokens: int = 40,
+    identity: dict[str, str] = HERE, **more: Any,
+) -> Speed:  # fmt: skip
     """What was measured; 40 tokens in 4 seconds unless said."""
     return Speed.model_validate(
         {"what": what, "subject": subject, "tokens": tokens, "seconds": seconds or (4.0,)}

@@ -25,14 +25,10 @@ SECONDS = st.floats(1e-3, 1e3)
 
 
 def judged(
-    now: Speed = THEN,
-    baseline: Baseline | Missing | None = None,
-    limit: float | Literal["calibrated"] | None = None,
-    floor: float | None = None,
-    *,
-    recording: bool = False,
-    compared: bool = False,
-) -> Verdict:
+    now: Speed = THEN, baseline: Baseline | Missing | None = None,
+    limit: float | Literal["calibrated"] | None = None, floor: float | None = None, *,
+    recording: bool = False, compared: bool = False,
+) -> Verdict:  # fmt: skip
     policy = ThroughputPolicy(max_regression=limit, min_tok_s=floor)
     timed = Throughput(now, baseline, recording=recording, compared=compared)
     verdict = judge(timed, policy, now.subject)

@@ -79,13 +79,11 @@ def test_it_is_kept_beside_the_runs(tmp_path: Path) -> None:
         ("[]", "input should be an object"),
         ("{}", "identity: field required"),
         (json.dumps({"identity": THERE, "noises": []}), "it is another machine's"),
-        (
-            json.dumps({"identity": HERE, "noises": [{"what": "load"}]}),
-            "noises.0.subject: field required",
-        ),
+        (json.dumps({"identity": HERE, "noises": [{"what": "load"}]}),
+         "noises[0].subject: field required"),
     ],
     ids=["empty", "list", "foreign", "machine", "short"],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     place = storage(tmp_path)
     file = file_of(place, HERE)

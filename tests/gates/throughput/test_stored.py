@@ -78,8 +78,8 @@ def test_damaged(tmp_path: Path, data: bytes, says: str) -> None:
     ("key", "value", "says"),
     [
         ("seconds", [], "seconds: tuple should have at least 1 item"),
-        ("seconds", [float("nan")], "seconds.0: input should be a finite number"),
-        ("seconds", [-1.0], "seconds.0: input should be greater than 0"),
+        ("seconds", [float("nan")], "seconds[0]: input should be a finite number"),
+        ("seconds", [-1.0], "seconds[0]: input should be greater than 0"),
         ("seconds", [5e-324], "4.94066e-324 seconds are no round's"),
         ("seconds", [1e308, 1e308], "1e+308 seconds are no round's"),
         ("tokens", 10**400, "10,000,000,"),
@@ -98,16 +98,16 @@ def test_speeds_that_none_can_have(tmp_path: Path, key: str, value: Any, says: s
 
 
 def test_no_file_at_all_or_a_huge_one(tmp_path: Path) -> None:
-    assert complaint(tmp_path / "0001_gone.json") == "No such file or directory"
-    folder = tmp_path / "0002_folder.json"
-    folder.mkdir()
-    assert complaint(folder) == "it is no regular file"
-    pipe = tmp_path / "0003_pipe.json"
-    os.mkfifo(pipe)
-    assert complaint(pipe) == "it is no regular file"
-    file = tmp_path / "0001_huge.json"
-    with file.open("wb") as sparse:
-        sparse.truncate(1 << 30)
+    file = tmp_path / "0001_x.json"
+    assert complaint(file) == "No such file or directory"
+    file.mkdir()
+    assert complaint(file) == "it is no regular file"
+    file.rmdir()
+    os.mkfifo(file)
+    assert complaint(file) == "it is no regular file"
+    file.unlink()
+    file.touch()
+    os.truncate(file, 1 << 30)
     assert complaint(file) == "1,073,741,824 bytes are more than it should have"
 
 

@@ -251,13 +251,6 @@ def test_nothing_asked_for_copies_the_program(models: dict[str, Any], tmp_path: 
     assert (path / WEIGHTS).read_bytes() == (tmp_path / "o.mlpackage" / WEIGHTS).read_bytes()
 
 
-def test_an_indivisible_weight_is_named(models: dict[str, Any], tmp_path: Path) -> None:
-    _, path = models["iOS18"]
-    method = Palettize(mode="uniform", nbits=4, group_size=16, weight_threshold=0)
-    notes = palettize(path, tmp_path / "o.mlpackage", {"odd_weight_to_fp16": method})
-    assert notes == ("odd_weight_to_fp16: 17 output channels are not divisible by group_size 16",)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_weight_that_is_no_number(value: float, tmp_path: Path) -> None:
     weight = np.ones((32, 8, 1, 1), np.float16)
@@ -277,18 +270,24 @@ def test_a_target_too_old(settings: dict[str, Any], tmp_path: Path) -> None:
         palettize(path, tmp_path / "o.mlpackage", {"w": method})
 
 
-def test_unique_declines_a_rich_weight(tmp_path: Path) -> None:
-    path = one_conv(tmp_path, np.arange(32 * 16).reshape(32, 16, 1, 1).astype(np.float16))
-    method = Palettize(mode="unique", weight_threshold=0)
-    notes = palettize(path, tmp_path / "o.mlpackage", {"w": method})
-    assert notes == ("w: has a group of more than 256 distinct values",)
+@pytest.mark.parametrize(
+    ("weight", "settings", "note"),
+    [
+        (np.arange(32 * 16, dtype=np.float16).reshape(32, 16, 1, 1), {"mode": "unique"},
+         "w: has a group of more than 256 distinct values"),
+        (np.ones((32, 8, 1, 1), np.float32), {},
+         "w: is of fp32, which only engine = 'coremltools' palettizes"),
+        (np.ones((17, 96, 1, 1), np.float16), {"mode": "uniform", "nbits": 4, "group_size": 16},
+         "w: 17 output channels are not divisible by group_size 16"),
+    ],
+)  # fmt: skip
+def test_what_is_left_as_it_is_is_named(
+    weight: Any, settings: dict[str, Any], note: str, tmp_path: Path
+) -> None:
+    path = one_conv(tmp_path, weight)
+    method = Palettize(weight_threshold=0, **settings)
+    assert palettize(path, tmp_path / "o.mlpackage", {"w": method}) == (note,)
     assert differences(read(path), read(tmp_path / "o.mlpackage")) == []
-
-
-def test_fp32_is_left_to_coremltools(tmp_path: Path) -> None:
-    path = one_conv(tmp_path, np.ones((32, 8, 1, 1), np.float32))
-    notes = palettize(path, tmp_path / "o.mlpackage", {"w": Palettize(weight_threshold=0)})
-    assert notes == ("w: is of fp32, which only engine = 'coremltools' palettizes",)
 
 
 def one_conv(folder: Path, weight: Any, version: int = 9) -> Path:

@@ -77,13 +77,10 @@ def network(target: str) -> Any:
     with torch.no_grad(), converter_notes():
         traced = torch.jit.trace(torch.nn.Sequential(*layers).eval(), torch.zeros(1, 8, 4, 4))
         return ct.convert(
-            traced,
-            inputs=[ct.TensorType("x", (1, 8, 4, 4), dtype=np.float16)],
-            outputs=[ct.TensorType("y", dtype=np.float16)],
-            convert_to="mlprogram",
-            minimum_deployment_target=ct.target[target],
-            skip_model_load=True,
-        )
+            traced, inputs=[ct.TensorType("x", (1, 8, 4, 4), dtype=np.float16)],
+            outputs=[ct.TensorType("y", dtype=np.float16)], convert_to="mlprogram",
+            minimum_deployment_target=ct.target[target], skip_model_load=True,
+        )  # fmt: skip
 
 
 def compressed(model: Any, step: Step) -> Any:

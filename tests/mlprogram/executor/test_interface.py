@@ -139,7 +139,7 @@ def test_colours_that_are_not_declared(tmp_path: Path) -> None:
     """A compiled model's table may leave them out: no order of channels is made up."""
     read = picture(tmp_path)
     read = replace(read, inputs=(replace(read.inputs[0], color=""),))
-    with pytest.raises(ExecutionError, match="input 'x' is an image of the colours 'unknown'; RGB"):
+    with pytest.raises(ExecutionError, match="of the colours 'unknown'; known are RGB"):
         bind_inputs(read, {"x": np.zeros((1, 2, 3), np.uint8)}, "as-typed")
 
 

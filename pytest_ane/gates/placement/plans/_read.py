@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ _MOST, _LONGEST = 1000, 200
 
 def read_plan(path: Path | str) -> Plan:
     """A recorded plan in any known format; `PlanError` where it is damaged or contradictory."""
-    path = Path(path)
     try:
-        return parse_plan(_bytes(path))
+        return parse_plan(read_regular(Path(path), _MOST_BYTES))
     except PlanError as error:
         raise PlanError(f"{path}: {error}; record the plan again.") from None
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise PlanError(f"{path}: {why}; record the plan again.") from None
 
 
 def parse_plan(data: bytes) -> Plan:
@@ -82,20 +85,13 @@ def explain(text: str) -> tuple[Message, ...]:
     They do not say where an op runs. A clean log proves nothing: the compiler may speak from a
     helper process, and only when it compiles; Core ML falls back to the CPU without a word.
     """
-    messages: list[Message] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if known := recognise(line):
-            messages.append(Message(line.strip()[:_LONGEST], f"{known}.", known.failure, number))
-            if len(messages) == _MOST:
-                break
-    return tuple(messages)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_regular(path, _MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise PlanError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    known = ((line, number, recognise(line)) for number, line in enumerate(text.splitlines(), 1))
+    messages = (
+        Message(line.strip()[:_LONGEST], f"{error}.", error.failure, number)
+        for line, number, error in known
+        if error
+    )
+    return tuple(islice(messages, _MOST))
 
 
 _CHUNK = ("aneOps", "totalOps", "nonANE")
@@ -123,8 +119,7 @@ def _read_data(data: Any) -> Plan:
 def _read_counts(text: str) -> Plan:
     if _is_lines(text):
         return _read_data([fields.parse_json(line) for line in text.splitlines() if line.strip()])
-    operations: list[PlannedOperation] = []
-    tallies: list[Tally] = []
+    operations, tallies = list[PlannedOperation](), list[Tally]()
     for number, line in enumerate(text.splitlines(), 1):
         where, share = f"line {number}", _SHARE.match(line)
         if found := _OPERATION.match(line):

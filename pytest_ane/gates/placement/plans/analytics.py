@@ -53,9 +53,7 @@ def recognises(text: str) -> bool:
 def read(text: str) -> Plan:
     """The plan of a text; `PlanError` where no backend is selected, or one is unknown."""
     if "SelectedBackend" not in text:
-        raise PlanError(
-            "is a MIL program, and no operation has a SelectedBackend; Core ML's analytics.mil has"
-        )
+        raise PlanError("is a MIL program without a SelectedBackend; Core ML's analytics.mil has")
     try:
         program = parse(text, "line")
     except ProgramError as error:
@@ -75,27 +73,25 @@ def path_ms(plan: Plan) -> tuple[float, float] | None:
     """
     edges, placed, most = plan.extra.get(EDGES, {}), 0.0, 0.0
     for function in plan.functions:
-        estimates = [op.extra.get(ESTIMATES, {}) for op in function.operations]
-        selected = [str(op.extra.get("SelectedBackend")) for op in function.operations]
-        if any(name not in ms for name, ms in zip(selected, estimates, strict=True)):
+        steps = [
+            (str(op.extra.get("SelectedBackend")), op.extra.get(ESTIMATES, {}))
+            for op in function.operations
+        ]
+        if any(name not in ms for name, ms in steps):
             return None
-        ane = ["ane" if "ane" in ms else name for name, ms in zip(selected, estimates, strict=True)]
-        placed += _cost(selected, estimates, edges)
-        most += _cost(ane, estimates, edges)
+        placed += _cost(steps, edges)
+        most += _cost([("ane" if "ane" in ms else name, ms) for name, ms in steps], edges)
     return placed, most
 
 
-def _cost(
-    path: Sequence[str], estimates: Sequence[Mapping[str, float]], edges: Mapping[str, float]
-) -> float:
-    total = models()["M4"].end["ane"] if path and path[-1] == "ane" else 0.0
-    before = ""
-    for backend, ms in zip(path, estimates, strict=True):
+def _cost(path: Sequence[tuple[str, Mapping[str, float]]], edges: Mapping[str, float]) -> float:
+    total, before = 0.0, ""
+    for backend, ms in path:
         if backend != before:
             total += edges.get(f"Launch_{backend}_ms", 0.0)
             total += edges.get(f"Src_{before}_Dest_{backend}_ms", 0.0)
         total, before = total + ms[backend], backend
-    return total
+    return total + (models()["M4"].end["ane"] if before == "ane" else 0.0)
 
 
 def _operations(function: Function) -> Iterator[PlannedOperation]:
@@ -115,10 +111,8 @@ def _planned(operation: Operation) -> PlannedOperation:
     name = _plain(operation.name) if operation.outputs else ""
     where = f"operation {name!r}"
     selected = "".join(_strings(operation, "SelectedBackend", where))
-    estimates = {
-        backend: fields.number(ms, f"{where}: {ESTIMATES}")
-        for backend, ms in _mapping(operation, ESTIMATES, where).items()
-    }
+    told = _mapping(operation, ESTIMATES, where).items()
+    estimates = {by: fields.number(ms, f"{where}: {ESTIMATES}") for by, ms in told}
     messages = _mapping(operation, "ValidationMessage", where)
     support = [w for w in _strings(operation, "BackendSupport", where) if w != "unsupported"]
     why = str(messages.get("ane", ""))

@@ -30,14 +30,12 @@ def read(data: Any) -> Plan:
     top = fields.mapping(data, "the plan")
     cores: list[int] = []
     found: dict[str, dict[Any, PlannedOperation]] = {}
-    for index, info in enumerate(fields.sequence(top.get("infos"), "infos")):
-        _enter(found, *_operation(info, f"infos[{index}]", cores))
-    for index, path in enumerate(fields.sequence(top.get("unassigned", []), "unassigned")):
-        where = f"unassigned[{index}]"
-        entry = fields.mapping(path, where)
-        if "deviceUsage" in entry:
-            raise PlanError(f"{where} has a deviceUsage, which belongs into infos")
-        _enter(found, *_operation(entry, where, cores))
+    for key, default in (("infos", None), ("unassigned", [])):
+        for index, info in enumerate(fields.sequence(top.get(key, default), key)):
+            where = f"{key}[{index}]"
+            if key == "unassigned" and "deviceUsage" in fields.mapping(info, where):
+                raise PlanError(f"{where} has a deviceUsage, which belongs into infos")
+            _enter(found, *_operation(info, where, cores))
     functions = (PlannedFunction(name, tuple(ops.values())) for name, ops in found.items())
     return Plan(
         "coremltools",
@@ -79,10 +77,8 @@ def _enter(
     name = operation.name or len(operations)
     known = operations.setdefault((operation.scope, name), operation)
     if known.preferred != operation.preferred:
-        raise PlanError(
-            f"operation {operation.name!r} of {function!r} is on {known.preferred} and on "
-            f"{operation.preferred}"
-        )
+        devices = f"{known.preferred} and on {operation.preferred}"
+        raise PlanError(f"operation {operation.name!r} of {function!r} is on {devices}")
 
 
 def _operation(info: Any, where: str, cores: list[int]) -> tuple[str, PlannedOperation]:
@@ -162,10 +158,8 @@ def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, A
     made |= {key: value for key, value in zip(_OWN, own, strict=True) if value}
     blocks = [_ROOT, *(index for _, index in operation.scope)]
     names = [*(name for name, _ in operation.scope), operation.name]
-    components: list[dict[str, Any]] = [
-        {"program": {}},
-        {"programFunction": {"data": {"name": function}}},
-    ]
+    first: dict[str, Any] = {"program": {}}
+    components = [first, {"programFunction": {"data": {"name": function}}}]
     for index, name in zip(blocks, names, strict=True):
         components.append({"programBlock": {"data": {"index": index}}})
         components.append({"programOperation": {"data": {"outputName": name}}})

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from typing import Literal
 
 from pytest_ane.gates.placement._graph import Graph, Site
@@ -51,10 +50,8 @@ def join(plan: Plan, model: MLModel) -> Plan:
         return replace(plan, unmatched=others if mostly else ())
     if plan.source == "log" or not any(one.name for _, one in plan.walk()):
         return plan
-    functions: list[PlannedFunction] = []
-    unmatched: list[str] = []
-    added: Counter[str] = Counter(plan.added)
-    renamed = plan.renamed
+    functions, unmatched = list[PlannedFunction](), list[str]()
+    added, renamed = Counter(plan.added), plan.renamed
     planned = {function.name: function.operations for function in plan.functions}
     for name, function in model.program.functions.items():
         joined = _Joined(function, planned.pop(name, ()), complete=plan.complete)
@@ -65,15 +62,11 @@ def join(plan: Plan, model: MLModel) -> Plan:
     for name, operations in planned.items():
         functions.append(PlannedFunction(name, operations))
         unmatched += [f"{name}/{one.name}" for one in operations]
+    version = model.specification_version
     return replace(
-        plan,
-        functions=tuple(functions),
-        unmatched=tuple(unmatched),
-        added=dict(added),
-        renamed=renamed,
-        version=model.specification_version,
-        target=_TARGETS.get(model.specification_version, ""),
-    )
+        plan, functions=tuple(functions), unmatched=tuple(unmatched), added=dict(added),
+        renamed=renamed, version=version, target=_TARGETS.get(version, ""),
+    )  # fmt: skip
 
 
 class _Joined:
@@ -113,14 +106,9 @@ class _Joined:
             at_end = index not in self._renamed and self._touches_ends(one)
             boundary = role == "index arithmetic" or (at_end and bool(role))
             name = operation.name if operation.outputs else ""
-            yield replace(
-                one,
-                name=name,
-                op=operation.op,
-                scope=scope,
-                boundary=boundary,
-                folded=one.folded and not one.preferred and operation.op not in NEVER_FOLDED,
-            )
+            folded = one.folded and not one.preferred and operation.op not in NEVER_FOLDED
+            named = replace(one, name=name, op=operation.op, scope=scope)
+            yield replace(named, boundary=boundary, folded=folded)
         yield from self._planned.values()
 
     def _touches_ends(self, one: PlannedOperation) -> bool:
@@ -128,22 +116,21 @@ class _Joined:
         return one.wires is None or bool({*one.wires.inputs, *one.wires.outputs} & self._ends)
 
     def unmatched(self) -> Iterator[str]:
-        inner = (one for one in self._planned.values() if one.op != "cast" or one.wires is None)
-        return (one.name for one in inner)
+        left = self._planned.values()
+        return (one.name for one in left if one.op != "cast" or one.wires is None)
 
     def _take(self, scope: _Scope, operation: Operation) -> PlannedOperation | None:
         """The plan's word on an operation; entries of its other outputs go with it."""
-        names = [named.name for named in operation.outputs] or [""]
         taken: PlannedOperation | None = None
-        for name in names:
+        for name in [named.name for named in operation.outputs] or [""]:
             for key in ((scope, name), name):
-                index = self._first(key, operation)
+                if (index := self._first(key, operation)) is None:
+                    continue
+                one = self._planned[index]
                 # What says otherwise, or of other values, is another operation: it stays.
-                if index is not None and (
-                    taken is None or _said(taken) == _said(self._planned[index])
-                ):
-                    taken = taken or self._planned[index]
-                    del self._planned[index]
+                if taken is None or (one.preferred, one.wires) == (taken.preferred, taken.wires):
+                    taken = taken or self._planned.pop(index)
+                    self._planned.pop(index, None)
                     break
         return taken
 
@@ -153,8 +140,7 @@ class _Joined:
             indices.pop()
         if not indices:
             return None
-        one = self._planned[indices[-1]]
-        return indices[-1] if one.op in (None, operation.op) else None
+        return indices[-1] if self._planned[indices[-1]].op in (None, operation.op) else None
 
     def _join_renamed(self, function: Function, planned: Sequence[PlannedOperation]) -> int:
         """Join what has other names, unless that is more than has the same."""
@@ -222,32 +208,28 @@ def _neighbours(
     """
     pairs: dict[int, int] = {}
     values = {name: name for name in inputs}
-    readers = {True: _readers(ours), False: _readers(theirs)}
+    readers = [_readers(ours), _readers(theirs)]
 
     def learn(index: int, other: int) -> None:
         pairs[index] = other
         values.update(zip(theirs[other].writes, ours[index].writes, strict=False))
 
-    def reads(own: bool, index: int) -> object:
+    def reads(node: _Node, side: int) -> object:
         """None where an input comes of an op that is not joined yet."""
-        node = ours[index] if own else theirs[index]
-        names = node.reads if own else {values.get(name) for name in node.reads}
+        names = {values.get(name) if side else name for name in node.reads}
         return None if None in names else (node.op, frozenset(names))
 
-    def consumers(own: bool, index: int) -> object:
+    def consumers(node: _Node, side: int) -> object:
         """None where there are none, or one is not joined yet."""
-        node = ours[index] if own else theirs[index]
-        found = [i for name in node.writes for i in readers[own].get(name, ())]
-        names = {i: i for i in pairs} if own else {v: k for k, v in pairs.items()}
-        known = found and all(i in names for i in found)
-        return (node.op, frozenset(names[i] for i in found)) if known else None
+        known = {pair[side]: pair[0] for pair in pairs.items()}
+        found = {known.get(i) for name in node.writes for i in readers[side].get(name, ())}
+        return (node.op, frozenset(found)) if found and None not in found else None
 
-    def pair_by(key: Callable[[bool, int], object]) -> bool:
+    def pair_by(key: Callable[[_Node, int], object]) -> bool:
         sides: tuple[dict[object, list[int]], dict[object, list[int]]] = ({}, {})
-        for index in ours.keys() - pairs.keys():
-            sides[0].setdefault(key(True, index), []).append(index)
-        for index in theirs.keys() - set(pairs.values()):
-            sides[1].setdefault(key(False, index), []).append(index)
+        for side, nodes in enumerate((ours, theirs)):
+            for index in nodes.keys() - {pair[side] for pair in pairs.items()}:
+                sides[side].setdefault(key(nodes[index], side), []).append(index)
         alike = [[side[k] for side in sides] for k in sides[0].keys() & sides[1].keys() - {None}]
         new = [(a[0], b[0]) for a, b in alike if len(a) == len(b) == 1]
         for index, other in new:
@@ -256,24 +238,18 @@ def _neighbours(
 
     for index, other in joined.items():
         learn(index, other)
-    while any(pair_by(key) for key in (reads, consumers)):
+    while any(map(pair_by, (reads, consumers))):
         pass
     return {index: other for index, other in pairs.items() if index not in joined}
 
 
-_said = attrgetter("preferred", "wires")
-"""What two entries of one operation, for two of its outputs, have in common."""
-
-
 def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     """Whether all that a listed program reads and gives is written in it, as far as is told."""
-    if any(one.wires is None for one in planned):
-        return True
     wires = [one.wires for one in planned if one.wires]
-    written = {name for one in wires for name in one.outputs}
-    given = {named.name for named in function.inputs}
+    known = {name for one in wires for name in one.outputs}
+    known |= {named.name for named in function.inputs}
     asked = {name for one in wires for name in one.inputs} | set(function.block.outputs)
-    return asked <= written | given
+    return len(wires) < len(planned) or asked <= known
 
 
 def _readers(nodes: _Nodes) -> dict[str, list[int]]:
@@ -407,12 +383,12 @@ def _inconclusive(
     if not assigned and lost:
         reason = "No operation has a device"
         if plan.target:
-            return (
-                f"{reason}: the program is for {plan.target}, and Core ML is reported to plan none "
-                "of targets below iOS 18",
-                "convert it with minimum_deployment_target=ct.target.iOS18; if it is the same "
-                f"then, Core ML's caches are broken: {restart}",
+            why = (
+                f"the program is for {plan.target}, and reports say that none below iOS 18 has one"
             )
+            remedy = "convert it with minimum_deployment_target=ct.target.iOS18; if it is the same"
+            remedy = f"{remedy} then, Core ML's caches are broken: {restart}"
+            return f"{reason}: {why}", remedy
         if plan.extra.get(RETRIED) is True:
             return f"{reason}, nor in a copy at another path: Core ML's caches are broken", restart
         remedy = "copy the compiled model to another path and record the plan again"
@@ -423,9 +399,6 @@ def _inconclusive(
         lack = "without a device, of unknown type: constants are among such"
         return f"{counted(untyped, 'operation')} {lack}", "give --package"
     if not plan.tallies and all(operation.op is None for _, operation in plan.walk()):
-        return (
-            "The plan names neither types nor what it leaves out, so that an operation without a "
-            "device would go unseen",
-            "give --package",
-        )
+        reason = "The plan names neither types nor what it leaves out: an operation without a"
+        return f"{reason} device would go unseen", "give --package"
     return None

@@ -72,10 +72,10 @@ def models() -> Mapping[str, CostModel]:
     thresholds = {entry["name"]: entry["value"] for entry in file["threshold"]}
     for chip in file["chip"]:
         own = chip.get("rates", {})
+        each = {rate["name"]: rate | own.get(rate["name"], {}) for rate in file["rate"]}
         rates = {
-            name: Rate(rate["counts"], rate["certainty"], _by_backend(rate | own.get(name, {})))
-            for rate in file["rate"]
-            for name in [rate["name"]]
+            name: Rate(rate["counts"], rate["certainty"], _by_backend(rate))
+            for name, rate in each.items()
         }
         found[chip["name"]] = CostModel(
             chip["name"], chip["system"], edges["launch"], edges["switch"], edges["end"], rates,
@@ -90,10 +90,8 @@ def chip_named(name: str) -> str:
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
 
-    names: dict[str, str] = {
-        plain(chip): chip for chip in (*models(), *_read("model.toml")["without-costs"])
-    }
-    if chip := names.get(plain(name)):
+    chips: tuple[str, ...] = (*models(), *_read("model.toml")["without-costs"])
+    if chip := next((chip for chip in chips if plain(chip) == plain(name)), None):
         return chip
     raise ManifestError(
         f"{printable(name)!r} is no chip with an ANE; give {' or '.join(models())}, or for support "
@@ -146,8 +144,7 @@ def rates_of(op: Op, model: CostModel) -> frozenset[str]:
     """Names of the rates that an operation's estimates rest on, the default left out."""
     if op.kind not in _CLASSES:
         return frozenset()
-    terms = _CLASSES[op.kind](op, model, "bnns")
-    return frozenset(term.rate for term in terms) - {"default"}
+    return frozenset(term.rate for term in _CLASSES[op.kind](op, model, "bnns")) - {"default"}
 
 
 def _io(op: Op) -> float:
@@ -194,10 +191,8 @@ def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
     # A weight computed at run time is one of the inputs.
     weight = 0 if op.weight in op.inputs else op.weight.bytes
     density = flops / max(_io(op) + weight, 1)
-    for leaf in ("conv-high", "conv-middle"):
-        if density >= model.thresholds[leaf]:
-            return (Term(leaf, flops),)
-    return (Term("conv-low", flops),)
+    leaves = (leaf for leaf in ("conv-high", "conv-middle") if density >= model.thresholds[leaf])
+    return (Term(next(leaves, "conv-low"), flops),)
 
 
 def _conv_transpose(op: Op, model: CostModel, backend: Backend) -> Terms:
@@ -244,7 +239,7 @@ _CLASSES: Mapping[str, Class] = {
     "stack": _moved(1),
     "scaled_dot_product_attention": _moved(3),  # The mask does not count.
     "matmul": lambda op, model, backend: (
-        Term("default"),
+        *_DEFAULT,
         Term("matmul", 2.0 * _outputs(op) * inner(op)),
     ),
     **dict.fromkeys(("avg_pool", "max_pool", "l2_pool"), _pool),
@@ -305,18 +300,12 @@ class _Support(NamedTuple):
 @cache
 def _support() -> _Support:
     file = _read("support.toml")
+    never = ((e, kind) for e in file["never"] for kind in e["operations"].split())
+    types = ((e, kind) for e in file["dtypes"] for kind in e.get("operations", "").split() or [""])
     return _Support(
         frozenset(file["measured"].split()),
-        {
-            (e["backend"], kind): e["reason"]
-            for e in file["never"]
-            for kind in e["operations"].split()
-        },
-        {
-            kind: frozenset(e["types"].split())
-            for e in file["dtypes"]
-            for kind in e.get("operations", "").split() or [""]
-        },
+        {(e["backend"], kind): e["reason"] for e, kind in never},
+        {kind: frozenset(e["types"].split()) for e, kind in types},
         {e["name"]: e["value"] for e in file["limit"]},
     )
 

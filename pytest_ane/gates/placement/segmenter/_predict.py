@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import add
 from types import MappingProxyType
+from typing import NamedTuple
 
 from pytest_ane.gates.placement._graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter._costs import (
@@ -49,8 +50,7 @@ from pytest_ane.mlprogram.records import Argument, Function, MLModel, Ref, Tenso
 Row = Sequence[float]
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(NamedTuple):
     """Milliseconds by backend: entering it first, changing to it, ending on it."""
 
     launch: Row
@@ -58,8 +58,7 @@ class Edges:
     end: Row
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(NamedTuple):
     """Best paths of a chain.
 
     Attributes:
@@ -106,8 +105,7 @@ def _follow(
     costs: Sequence[Row], after: Sequence[Row], enter: Row, first: Row, tie: float
 ) -> tuple[int, ...]:
     backends = range(len(enter))
-    least = min(first)
-    current = next(b for b in backends if first[b] <= least + tie)
+    current = next(b for b in backends if first[b] <= min(first) + tie)
     chosen = [current]
     for row, onward in zip(costs[1:], after[1:], strict=True):
         options = [row[b] + onward[b] + (b != current) * enter[b] for b in backends]
@@ -145,27 +143,25 @@ def predict(
     if model is None:
         return _without_costs(ops, units, chip, no_data)
     missing = (*_missing(ops, no_data), *_assumed_rates(ops, units, model))
+    of = (model.chip, model.system, units)
     if not estimated(ops):
-        return _unestimated(ops, units, model, missing)
+        # All on the CPU where values decide a shape; nothing is known of a flexible input's.
+        unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
+        unplaced = tuple(_unplaced(op, obstacle(op, "ane"), unit) for op in ops)
+        return Prediction(*of, unplaced, (), None, None, missing)
     costs = estimates(ops, units, model)
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
     off = _reasons(ops, costs, paths, units, model)
     # Plans of others contradict these places.
     if large := {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}:
-        kinds = ", ".join(sorted(large))
-        missing += (
-            f"Other public plans have operations as large as {kinds} here on the ANE, where the "
-            "costs say CPU.",
-        )
+        as_large = f"operations as large as {', '.join(sorted(large))} here on the ANE"
+        missing += (f"Other public plans have {as_large}, where the costs say CPU.",)
     placed = tuple(_placed(ops, costs, paths, units, model, off))
-    segments = tuple(_segments(placed))
     ane = BACKENDS[units].index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
     without = shortest(barred, edges, model.tie_ms).total
-    return Prediction(
-        model.chip, model.system, units, placed, segments, paths.total, without, missing
-    )
+    return Prediction(*of, placed, tuple(_segments(placed)), paths.total, without, missing)
 
 
 def estimated(ops: Sequence[Op]) -> bool:
@@ -221,15 +217,6 @@ def _by_values(op: Op) -> bool:
     return op.kind in _RUN_TIME or bool(op.flag("runtime_begin"))
 
 
-def _unestimated(
-    ops: Sequence[Op], units: Units, model: CostModel, no_data: tuple[str, ...]
-) -> Prediction:
-    """All on the CPU where values decide a shape; nothing is known of a flexible input's."""
-    unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
-    placed = tuple(_unplaced(op, obstacle(op, "ane"), unit) for op in ops)
-    return Prediction(model.chip, model.system, units, placed, (), None, None, no_data)
-
-
 def _unplaced(op: Op, limit: str, unit: Unit | None = None, work: Work | None = None) -> Placed:
     off = Off("unsupported", limit) if limit else None
     return Placed(op.name, op.kind, unit, None, None, True, off, op.boundary, work)
@@ -246,12 +233,11 @@ def _without_costs(
     ops: Sequence[Op], units: Units, chip: str, no_data: Sequence[NoData]
 ) -> Prediction:
     """Support, and how much work each row of supported operations has on chips with costs."""
-    pairs, placed = [(op, obstacle(op, "ane")) for op in ops], list[Placed]()
-    known = estimated(ops)
-    for off, group in groupby(pairs, key=lambda pair: bool(pair[1])):
+    known, placed = estimated(ops), list[Placed]()
+    for off, group in groupby(ops, key=lambda op: bool(obstacle(op, "ane"))):
         members = list(group)
-        work = _work([op for op, _ in members]) if known and not off else None
-        placed += [_unplaced(op, limit, work=work) for op, limit in members]
+        work = _work(members) if known and not off else None
+        placed += [_unplaced(op, obstacle(op, "ane"), work=work) for op in members]
     little, enough = launch_bounds()
     missing = (
         f"No costs of {chip} are public: where an operation runs is not predicted.",
@@ -299,9 +285,7 @@ def _reasons(
         (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
         for (op, row), limit in zip(pairs, limits, strict=True)
     ]
-    freed = paths.chosen
-    if any(limits):
-        freed = shortest(taken, edge_costs(units, model), model.tie_ms).chosen
+    freed = shortest(taken, edge_costs(units, model), model.tie_ms).chosen
     barred = [index for index, limit in enumerate(limits) if limit]
     reasons: list[Off | None] = []
     for index, backend in enumerate(paths.chosen):
@@ -366,19 +350,18 @@ def predict_model(
     Weights need not be readable. `tokens` is T of flexible inputs; by default the least and the
     greatest they take, up to 512. `ManifestError` of an unknown chip.
     """
-    flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
-    lengths = (tokens,) if tokens else token_range(model, _MOST_TOKENS)
-    missing: list[NoData] = ["several functions"] if len(model.program.functions) > 1 else []
+    functions = model.program.functions
+    flexible = [name for name, f in functions.items() if _flexible(f)]
+    lengths = dict.fromkeys((tokens,) if tokens else token_range(model, _MOST_TOKENS))
+    missing: list[NoData] = ["several functions"] if len(functions) > 1 else []
     missing += ["flexible shapes"] if flexible else []
     predicted: list[Predicted] = []
-    for at in dict.fromkeys(lengths) if flexible else [None]:
-        for name, function in model.program.functions.items():
-            if name in flexible or at in (None, lengths[0]):
-                at_tokens = at if name in flexible else None
-                shapes, unknown = _shapes(model, function, at_tokens)
-                ops = function_ops(function, shapes)
-                prediction = predict(ops, units, chip, missing)
-                predicted.append(Predicted(name, at_tokens, prediction, unknown, ops))
+    for name, function in functions.items():
+        for at in lengths if name in flexible else (None,):
+            shapes, unknown = _shapes(model, function, at)
+            ops = function_ops(function, shapes)
+            prediction = predict(ops, units, chip, missing)
+            predicted.append(Predicted(name, at, prediction, unknown, ops))
     return tuple(sorted(predicted, key=Predicted.weakness))
 
 
@@ -421,9 +404,8 @@ class _Reader:
 
     def op(self, *, nested: bool) -> Op:
         site, inputs = self.site, tuple(self._inputs())
-        attributes = {
-            name: values for name in _ATTRIBUTES.get(site.op, ()) if (values := site.integers(name))
-        }
+        known = ((name, site.integers(name)) for name in _ATTRIBUTES.get(site.op, ()))
+        attributes = {name: values for name, values in known if values}
         given = site.argument("weight") if site.op in _WEIGHTED else None
         weight = self._argument(given) if given is not None else None
         if weight and not weight.constant:
@@ -435,14 +417,11 @@ class _Reader:
         for name, (kind, parameter) in _COMPUTED.items():
             if site.op == kind and (argument := site.argument(parameter)):
                 attributes[name] = (int(not self._known(argument)),)
-        outputs = tuple(
-            self._tensor(named.name, named.type)
-            for named in site.operation.outputs
-            if isinstance(named.type, TensorType)
-        )
-        name, missing = site.operation.name, tuple(self._no_data(nested))
-        boundary = bool(site.no_compute)
-        return Op(name, site.op, inputs, outputs, weight, attributes, missing, boundary)
+        named = site.operation.outputs
+        made = (self._tensor(o.name, o.type) for o in named if isinstance(o.type, TensorType))
+        missing, boundary = tuple(self._no_data(nested)), bool(site.no_compute)
+        name = site.operation.name
+        return Op(name, site.op, inputs, tuple(made), weight, attributes, missing, boundary)
 
     def _no_data(self, nested: bool) -> Iterator[NoData]:
         arguments = (argument for _, argument in self.site.arguments())
@@ -456,14 +435,12 @@ class _Reader:
     def _inputs(self) -> Iterator[Tensor]:
         site = self.site
         names = ("x", "y") if site.op in _ELEMENTWISE else _OPERANDS.get(site.op, ())
-        if names:
-            arguments = (a for name in names for a in site.operation.inputs.get(name, ()))
-            yield from (tensor for a in arguments if (tensor := self._argument(a)))
-            return
         left_out = (*EXTENT_PARAMETERS.get(site.op, ()), *_PARAMETERS.get(site.op, ()))
-        for name, argument in site.arguments():
-            tensor = None if name in left_out else self._argument(argument)
-            if tensor and not tensor.constant:
+        inputs = site.operation.inputs
+        taken = names or [name for name in inputs if name not in left_out]
+        arguments = (argument for name in taken for argument in inputs.get(name, ()))
+        for tensor in filter(None, map(self._argument, arguments)):
+            if names or not tensor.constant:
                 yield tensor
 
     def _argument(self, argument: Argument) -> Tensor | None:

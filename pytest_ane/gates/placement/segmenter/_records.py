@@ -15,9 +15,8 @@ from typing import Literal, TypeAlias
 Backend = Literal["ane", "bnns", "classic", "gpu"]
 Unit = Literal["ANE", "CPU", "GPU"]
 Units = Literal["CPU_AND_NE", "ALL"]
-NoData = Literal[
-    "compressed weights", "flexible shapes", "nested blocks", "several functions", "states"
-]
+NoData = Literal["compressed weights", "flexible shapes", "nested blocks", "several functions",
+                 "states"]  # fmt: skip
 Work = Literal["large", "small", "unknown"]
 Cause = Literal["unsupported", "neighbour", "too little work", "cheaper on the GPU"]
 
@@ -177,9 +176,8 @@ class Prediction:
     @property
     def margin(self) -> float | None:
         """What the ANE saves: the best path without it, less the best path, in ms."""
-        if self.total_ms is None or self.without_ane_ms is None:
-            return None
-        return max(self.without_ane_ms - self.total_ms, 0.0)
+        without, total = self.without_ane_ms, self.total_ms
+        return None if total is None or without is None else max(without - total, 0.0)
 
 
 @dataclass(frozen=True)
@@ -202,8 +200,7 @@ class Predicted:
 
     def weakness(self) -> tuple[bool, int, int, float]:
         """Sorts what is likelier to leave the ANE before what is not."""
-        on = sum(op.unit == "ANE" for op in self.compute)
+        off = sum(op.unit != "ANE" for op in self.compute)
         decided = sum(not op.undecided for op in self.compute)
-        missing = len(self.compute) - on
         margin = self.prediction.margin
-        return (not self.unknown, -missing, decided, math.inf if margin is None else margin)
+        return (not self.unknown, -off, decided, math.inf if margin is None else margin)

@@ -310,8 +310,7 @@ def matrix(x: Any, *, transposed: bool) -> Factors:
     x = np.asarray(x)
     if x.ndim == 1:
         return Factors(x[None], len(x))
-    width = x.shape[-2 if transposed else -1]
-    return Factors(x, width, math.prod(x.shape[:-2]), bool(transposed))
+    return Factors(x, x.shape[-2 if transposed else -1], math.prod(x.shape[:-2]), bool(transposed))
 
 
 def _multiplied(factors: Factors, vectors: Array) -> Sums | None:

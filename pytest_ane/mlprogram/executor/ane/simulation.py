@@ -46,8 +46,7 @@ _QDQ = ("dequantize", "quantize")
 def _plain(op: Operation, key: str, constants: Mapping[str, Any]) -> Factors:
     source = constants[key]
     if key == "weight":
-        width = math.prod(source.shape[1:])
-        return Factors(source, width, int(constants.get("groups", 1)))
+        return Factors(source, math.prod(source.shape[1:]), int(constants.get("groups", 1)))
     return matrix(source, transposed=bool(constants.get(f"transpose_{key}")) != (key == "y"))
 
 

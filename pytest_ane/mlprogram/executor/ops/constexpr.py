@@ -37,11 +37,7 @@ def dequantize(input: Any, scale: Any, zero_point: Any = 0, axis: Any = None) ->
 def along(parameter: Any, shape: tuple[int, ...], axis: Any, name: str) -> Any:
     """A scalar as it is, in float32; a vector `[n]` laid along an axis of n elements."""
     array = np.asarray(parameter)
-    if (
-        array.dtype.kind != "f"
-        or array.dtype == np.float16
-        or not isinstance(parameter, np.ndarray)
-    ):
+    if not isinstance(parameter, np.ndarray) or array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     if array.ndim == 0:
         return array
@@ -93,9 +89,8 @@ def _spread(dense: Any, vector_axis: Any) -> Any:
 
 def block_sizes(shape: tuple[int, ...], blocks: tuple[int, ...]) -> list[int]:
     """Elements of a block along each axis."""
-    if len(shape) != len(blocks) or any(
-        b == 0 or n % b for n, b in zip(shape, blocks, strict=True)
-    ):
+    pairs = zip(shape, blocks, strict=False)
+    if len(shape) != len(blocks) or any(b == 0 or n % b for n, b in pairs):
         raise ValueError(f"{blocks} blocks do not divide the shape {shape}")
     return [n // b for n, b in zip(shape, blocks, strict=True)]
 

@@ -44,9 +44,8 @@ def one_hot(
     if size < 0:
         raise ValueError(f"one_hot_vector_size {size} is negative")
     where = np.expand_dims(indices, axis)
-    places = np.arange(size).reshape(
-        [-1 if n == axis % where.ndim else 1 for n in range(where.ndim)]
-    )
+    rank = where.ndim
+    places = np.arange(size).reshape([-1 if n == axis % rank else 1 for n in range(rank)])
     return np.where(where == places, _typed(on_value), _typed(off_value))
 
 

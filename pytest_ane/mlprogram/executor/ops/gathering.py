@@ -95,14 +95,8 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
 # In row-major order, (count, rank).
 register("non_zero", moves=True)(lambda x: np.argwhere(x).astype(np.int32))
 
-_MODES: dict[str, Any] = {
-    "add": np.add,
-    "div": np.true_divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "mul": np.multiply,
-    "sub": np.subtract,
-}
+_MODES: dict[str, Any] = {"add": np.add, "div": np.true_divide, "max": np.maximum,
+                          "min": np.minimum, "mul": np.multiply, "sub": np.subtract}  # fmt: skip
 
 
 def _places(shape: tuple[int, ...]) -> Any:

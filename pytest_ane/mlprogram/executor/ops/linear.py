@@ -58,8 +58,7 @@ def einsum(values: Any, equation: str) -> Any:
     if pattern not in ("0123,0324->0124", "012,213->013"):
         return np.einsum(equation, *values, optimize=True)
     x, y = values
-    product = np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2))
-    return np.swapaxes(product, -3, -2)
+    return np.swapaxes(np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2)), -3, -2)
 
 
 @register("scaled_dot_product_attention", opset="iOS18")
@@ -225,9 +224,7 @@ def _check_shapes(
 ) -> None:  # fmt: skip
     """Refuse weights and states that do not belong together, which numpy might broadcast."""
     if x.ndim != 3 or weight_hh.ndim != 2:
-        raise ValueError(
-            f"x {x.shape} of rank 3 and weight_hh {weight_hh.shape} of rank 2 expected"
-        )
+        raise ValueError(f"x {x.shape} is not of rank 3, or weight_hh {weight_hh.shape} not of 2")
     hidden, (batch, inputs) = weight_hh.shape[1], x.shape[1:]
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
         "weight_ih": (weight_ih, (gates * hidden, inputs)),

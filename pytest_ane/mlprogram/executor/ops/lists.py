@@ -70,7 +70,9 @@ class TensorList:
 
     def at(self, index: int) -> Array:
         """An element; zeros where nothing was written."""
-        element = self.elements[self._checked(index)]
+        if not -len(self.elements) <= index < len(self.elements):
+            raise IndexError(f"index {index} into a list of {len(self.elements)} elements")
+        element = self.elements[index]
         return np.zeros(self._shape(), self.dtype) if element is None else element
 
     def element_size(self) -> int:
@@ -89,25 +91,16 @@ class TensorList:
             elements[place] = np.asarray(value)
         return TensorList(tuple(elements), self.shape, self.dtype, self.dynamic)
 
-    def _checked(self, index: int) -> int:
-        if not -len(self.elements) <= index < len(self.elements):
-            raise IndexError(f"index {index} into a list of {len(self.elements)} elements")
-        return index
-
     def _shape(self) -> tuple[int, ...]:
-        for element in self.elements:
-            if element is not None:
-                return element.shape
-        return tuple(0 if isinstance(d, str) else d for d in self.shape)
+        declared = tuple(0 if isinstance(d, str) else d for d in self.shape)
+        return next((e.shape for e in self.elements if e is not None), declared)
 
 
 @register("make_list")
 def make_list(
-    elem_shape: tuple[Any, ...],
-    init_length: int = 1,
-    dynamic_length: bool = True,
+    elem_shape: tuple[Any, ...], init_length: int = 1, dynamic_length: bool = True,
     dtype: str = "fp32",
-) -> TensorList:
+) -> TensorList:  # fmt: skip
     """A list of `init_length` elements of one shape."""
     shape = tuple(d if isinstance(d, str) else int(d) for d in elem_shape)
     return TensorList((None,) * int(init_length), shape, _DTYPES[dtype], bool(dynamic_length))

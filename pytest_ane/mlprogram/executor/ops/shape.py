@@ -161,8 +161,7 @@ def space_to_batch(x: Any, block_shape: Any, paddings: Any) -> Any:
     height, width = integers(block_shape)
     split = _split_space(np.pad(x, ((0, 0), (0, 0), *_pairs(paddings))), height, width)
     n, c, rows, _, columns, _ = split.shape
-    moved = split.transpose(3, 5, 0, 1, 2, 4)
-    return moved.reshape(height * width * n, c, rows, columns)
+    return split.transpose(3, 5, 0, 1, 2, 4).reshape(height * width * n, c, rows, columns)
 
 
 @register("batch_to_space", moves=True)

@@ -153,10 +153,9 @@ def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 
     lengths, steps = np.atleast_1d(lengths), x.shape[sequence]
     if sequence == batch:
         raise ValueError(f"seq_axis and batch_axis are both {batch}")
-    if lengths.shape != (x.shape[batch],) or np.any((lengths < 0) | (lengths > steps)):
-        raise ValueError(
-            f"lengths {lengths.tolist()} are not {x.shape[batch]} numbers from 0 to {steps}"
-        )
+    count = x.shape[batch]
+    if lengths.shape != (count,) or np.any((lengths < 0) | (lengths > steps)):
+        raise ValueError(f"lengths {lengths.tolist()} are not {count} numbers from 0 to {steps}")
     step = np.arange(steps).reshape([-1 if i == sequence else 1 for i in range(x.ndim)])
     length = lengths.reshape([-1 if i == batch else 1 for i in range(x.ndim)])
     return np.take_along_axis(x, np.where(step < length, length - 1 - step, step), axis=sequence)

@@ -125,16 +125,9 @@ def non_maximum_suppression(
 
 
 @register("non_maximum_suppression", opset="iOS17")
-def non_maximum_suppression_boxes_last(
-    boxes: Any,
-    scores: Any,
-    iou_threshold: float,
-    max_boxes: int,
-    per_class_suppression: bool = False,
-) -> Any:
+def non_maximum_suppression_boxes_last(boxes: Any, scores: Any, **options: Any) -> Any:
     """As of iOS15, without a threshold for scores and counts, and with the boxes' axis last."""
-    out_boxes, out_scores, indices, _ = non_maximum_suppression(
-        np.swapaxes(boxes, 1, 2), np.swapaxes(scores, 1, 2), iou_threshold, -np.inf, max_boxes,
-        per_class_suppression,
-    )  # fmt: skip
+    first = (np.swapaxes(boxes, 1, 2), np.swapaxes(scores, 1, 2))
+    kept = non_maximum_suppression(*first, score_threshold=-np.inf, **options)
+    out_boxes, out_scores, indices, _ = kept
     return np.swapaxes(out_boxes, 1, 2), np.swapaxes(out_scores, 1, 2), indices

@@ -56,8 +56,3 @@ def halves(pad_type: str, total: int) -> tuple[int, int]:
 def extent(kernel: int, dilation: int) -> int:
     """Elements from a dilated kernel's first to its last."""
     return (kernel - 1) * dilation + 1
-
-
-def steps(offset: int, stride: int, count: int) -> slice:
-    """`count` positions from an offset on, `stride` apart."""
-    return slice(offset, offset + (count - 1) * stride + 1, stride)

@@ -70,7 +70,7 @@ def test_what_the_compiler_added_or_folded_is_no_other_package() -> None:
     ("old", "new", "words"),
     [
         ('SelectedBackend = string("ane")', 'SelectedBackend = string("npu")', "'npu' is no back"),
-        ("SelectedBackend", "Chosen", "no operation has a SelectedBackend"),
+        ("SelectedBackend", "Chosen", "without a SelectedBackend"),
         ("fp64(0x1p-3)", "fp64(0xyp-3)", "'0xyp-3' is no number"),
         ('{"ane", 0.01}', '{"ane", -0.01}', "no finite number from 0 on"),
         ("-> (y);", "", "line:"),

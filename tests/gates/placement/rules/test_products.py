@@ -12,12 +12,9 @@ PALETTE = (1, 1, 1, 1, 16, 1)
 
 
 def conv(
-    *weight: int,
-    palette: tuple[int, ...] = (),
-    groups: int = 1,
-    rank: int = 4,
+    *weight: int, palette: tuple[int, ...] = (), groups: int = 1, rank: int = 4,
     strides: tuple[int, ...] = (1, 1),
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """The rules that a convolution by a weight of this shape meets."""
     made: list[Operation] = [const("w", np.zeros(weight, np.float16))]
     if palette:

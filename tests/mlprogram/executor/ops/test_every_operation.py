@@ -122,8 +122,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("scatter", {"data": X, "indices": ROWS, "updates": X[0]}, r"should be \(1, 3\)"),
     ("scatter", {"data": X, "indices": ROWS, "updates": X[:1], "mode": "mod"}, "unknown mode"),
     ("scatter", {"data": X, "indices": ROWS, "updates": X[:1], "axis": -3}, "scatter fails"),
-    ("scatter", {"data": ROWS, "indices": ROWS, "updates": ROWS, "mode": "div"},
-     "divided by zero"),
+    ("scatter", {"data": ROWS, "indices": ROWS, "updates": ROWS, "mode": "div"}, "divided by zero"),
     ("matmul", {"x": noise(2, 3), "y": noise(2, 3)}, "matmul fails"),
     *(("linear", {"x": noise(2, 4), "weight": noise(5, 4), "bias": bias}, "a bias")
       for bias in (noise(1), noise(1, 5))),
@@ -227,8 +226,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("split", {"x": X, "axis": 0, "split_sizes": [1, 1]}, "add up"),
     ("split", {"x": X, "axis": 0, "split_sizes": [4, -1]}, "add up"),
     ("split", {"x": X, "axis": 0, "num_splits": 2}, "equal division"),
-    *(("tile", {"x": A, "reps": reps}, "one positive number")
-      for reps in ([2], [1, 1, 2], [1, 0])),
+    *(("tile", {"x": A, "reps": reps}, "one positive number") for reps in ([2], [1, 1, 2], [1, 0])),
     *(("reverse_sequence", {"x": A, "lengths": np.int32(lengths), "seq_axis": axis},
        "reverse_sequence fails")
       for lengths, axis in (([1, 1], 0), ([1, 1, 1], 1), ([1, 3], 1), ([-1, 1], 1), ([1, 1], 2))),
@@ -239,8 +237,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         ({"pad": [1, 1], "mode": "wrap"}, "unknown mode 'wrap'"),
     )),
     ("topk", {"x": X, "k": 4}, "k 4 is not from 0 to 3"),
-    ("topk", {"x": np.arange(2**16 + 1), "output_indices_dtype": "uint16"},
-     "65536 does not fit"),
+    ("topk", {"x": np.arange(2**16 + 1), "output_indices_dtype": "uint16"}, "65536 does not fit"),
     *(("classify", {"probabilities": f32([0.5, 0.5]), "classes": classes},
        f"2 probabilities for {len(classes)} classes")
       for classes in ((), ("a",), ("a", "b", "c"))),
