@@ -47,10 +47,9 @@ def main() -> None:
 def report(guilty: list[str], cache: Path | None) -> None:
     """Open, drift, bisect: seconds of each, and what they said."""
     from pytest_ane.gates.verdict import Verdict
-    from pytest_ane.tools._stack import open_stack
     from pytest_ane.tools.bisect import bisect, most_evaluations
     from pytest_ane.tools.bisect import sentence as found_sentence
-    from pytest_ane.tools.drift import find_causes, measure_drift, sentence
+    from pytest_ane.tools.drift import find_causes, measure_drift, open_stack, sentence
 
     with TemporaryDirectory() as name:
         manifest = Path(name, "shards.toml")

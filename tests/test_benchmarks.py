@@ -49,7 +49,6 @@ WHOLE: dict[str, tuple[str, ...]] = {
     "real_packages": (),
     "recommend": ("--minutes", "1"),
     "report_page": ("build/gate-all.jsonl", "--visits", "1"),
-    "speculative": ("--width", "2", "--tokens", "4", "--rounds", "1"),
     "scale_out": ("--shards", "2", "--alone", "1"),
     "zaya_gate": ("--ours",),
 }

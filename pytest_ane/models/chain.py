@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,20 +25,6 @@ ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 
 NO_TOKEN = -1
 """Stands for a token whose logits are not finite, and for all after it; no reference has it."""
-
-
-@runtime_checkable
-class Rewinding(Protocol):
-    """A `ShardRun` that can go back to an earlier position of its sequence."""
-
-    def __call__(self, hidden: FloatArray) -> FloatArray:
-        """The next positions `[T, C]`."""
-
-    def mark(self) -> Any:
-        """Save the state of the sequence, for `back`."""
-
-    def back(self, mark: Any, keep: int = 0) -> None:
-        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
 
 
 Watch: TypeAlias = "Callable[[Wire, Streams], None]"
@@ -101,13 +87,11 @@ class Chain:
 
     Attributes:
         positions: the longest sequence that they can take, if there is an end.
-        widest: the largest T of a call, if there is one; longer inputs are several calls.
     """
 
     embed: Callable[[Sequence[int]], FloatArray]
     steps: tuple[ChainStep, ...]
     positions: int | None = None
-    widest: int | None = None
 
     @property
     def blocks(self) -> tuple[ChainStep, ...]:
@@ -186,9 +170,6 @@ class Chain:
         return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
 
 
-Marks: TypeAlias = list[tuple[Rewinding, Any]]
-
-
 class Decoder:
     """A text that grows, and its logits: the one loop body of greedy decoding.
 
@@ -223,25 +204,6 @@ class Decoder:
         """The streams after the head, which takes all their positions."""
         self._run(streams, head=True)
         return streams
-
-    def mark(self) -> Marks:
-        """Save the states of all shards, for `back`; `ExecutionError` where one cannot go back."""
-        marks: Marks = []
-        for step, run in self._runs:
-            if step.sees == "itself":
-                continue
-            if not isinstance(run, Rewinding):
-                raise ExecutionError(
-                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
-                )
-            marks.append((run, run.mark()))
-        return marks
-
-    def back(self, marks: Marks, done: int, keep: int = 0) -> None:
-        """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
-        for run, mark in marks:
-            run.back(mark, keep)
-        self.done = done + keep
 
     def _run(self, streams: Streams, *, head: bool, watch: Watch | None = None) -> None:
         for step, run in self._runs:
@@ -291,7 +253,17 @@ class Decoding:
     def __init__(
         self, chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
     ) -> None:
-        check_fits(chain.positions, ids, count)
+        if not ids:
+            raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
+        if count < 1:
+            raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
+        # The last token takes no position.
+        if chain.positions is not None and len(ids) + count - 1 > chain.positions:
+            raise ExecutionError(
+                f"A prompt of {len(ids)} tokens and {count} more do not fit the {chain.positions} "
+                "positions that the shards take; ask for fewer, or raise context (with states) or "
+                "max-tokens (without) in shards.toml."
+            )
         self._timer, self._spent = timer, defaultdict[str, float](float)
         self._decoder = Decoder(replace(chain, steps=tuple(map(self._timed, chain.steps))), ids)
         self.tokens: list[int] = []
@@ -303,8 +275,13 @@ class Decoding:
         """Take one step."""
         self._spent.clear()
         start = self._timer()
-        token = next_token(self._decoder.logits()[0], len(self._decoder.ids))
-        self._decoder.ids.append(token)
+        ids = self._decoder.ids
+        if (token := likeliest_token(self._decoder.logits()[0])) == NO_TOKEN:
+            raise ExecutionError(
+                f"The logits for position {len(ids)} are not all finite, so there is no likeliest "
+                "token; pytest --ane-shards=all -m gate says which shard gives NaN or infinity."
+            )
+        ids.append(token)
         whole = self._timer() - start
         self.tokens.append(token)
         self.steps.append({**self._spent, HOST: whole - sum(self._spent.values())})
@@ -333,40 +310,3 @@ class Decoding:
             return timed
 
         return replace(step, open=open_sequence)
-
-
-def decode(
-    chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
-) -> Decoding:
-    """The `count` likeliest next tokens, one by one, each step timed."""
-    decoding = Decoding(chain, ids, count, timer)
-    for _ in range(count - 1):
-        decoding()
-    return decoding
-
-
-def next_token(logits: FloatArray, position: int) -> int:
-    """The token of the largest logit `[V]`; `ExecutionError` where one is not finite."""
-    if (token := likeliest_token(logits)) == NO_TOKEN:
-        raise ExecutionError(
-            f"The logits for position {position} are not all finite, so there is no likeliest "
-            "token; pytest --ane-shards=all -m gate says which shard gives NaN or infinity."
-        )
-    return token
-
-
-def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:
-    """`ExecutionError` where a prompt and `count` tokens after it do not fit so many positions.
-
-    The last token takes none.
-    """
-    if not ids:
-        raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
-    if count < 1:
-        raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
-    if positions is not None and len(ids) + count - 1 > positions:
-        raise ExecutionError(
-            f"A prompt of {len(ids)} tokens and {count} more do not fit the {positions} "
-            "positions that the shards take; ask for fewer, or raise context (with states) or "
-            "max-tokens (without) in shards.toml."
-        )

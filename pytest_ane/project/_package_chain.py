@@ -354,24 +354,18 @@ def stream_widths(
 
 
 class ShardSequence:
-    """A sequence through one shard, from position 0 on, in calls of at most `limit` positions.
-
-    Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
-    mark, and what is kept runs through this shard again.
-    """
+    """A sequence through one shard, from position 0 on, in calls of at most `limit` positions."""
 
     def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:
         self._runner, self._layout, self._limit = runner, layout, limit
         self._state, self._start = runner.make_state(), 0
         self._feedback: dict[str, Array] = dict(trait(layout, "begin"))
-        self._latest: FloatArray | None = None
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
         parts, done = [], 0
         for count in calls_of(self._layout, len(hidden), self._limit):
             parts.append(self._call(hidden[done : done + count]))
             done += count
-        self._latest = hidden
         return np.concatenate(parts)
 
     def _call(self, hidden: FloatArray) -> FloatArray:
@@ -381,19 +375,3 @@ class ShardSequence:
             self._feedback[name] = outputs[output]
         self._start += len(hidden)
         return self._layout.output(outputs)[: len(hidden)]
-
-    def mark(self) -> Any:
-        """The position, and copies of the recurrent states and of the feedback before it."""
-        names = trait(self._layout, "recurrent")
-        states = self._runner.read_states(self._state, names)
-        return self._start, states, dict(self._feedback)
-
-    def back(self, mark: Any, keep: int = 0) -> None:
-        self._start, states, feedback = mark
-        self._runner.write_states(self._state, states)
-        self._feedback = dict(feedback)
-        if keep and (states or feedback):
-            assert self._latest is not None
-            self(self._latest[:keep])
-        else:
-            self._start += keep

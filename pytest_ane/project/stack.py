@@ -17,7 +17,6 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire, optional, trait
 from pytest_ane.probes.exact_chain import GoldenPrompt, reference_chain
-from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
 from pytest_ane.project.models import OpenModel
 
@@ -83,7 +82,7 @@ class Stack:
             )
 
         steps = tuple(map(step, self._opened.wiring))
-        return Chain(model.embed, steps, positions=model.positions, widest=limit)
+        return Chain(model.embed, steps, positions=model.positions)
 
     @cached_property
     def reference(self) -> Chain:
@@ -96,11 +95,6 @@ class Stack:
         return self._opened.golden
 
     @property
-    def prompts(self) -> Sequence[TokenPrompt]:
-        """The golden prompts as token ids; no reference runs."""
-        return self._opened.prompts
-
-    @property
     def has_states(self) -> bool:
         """Whether the reference tells what enters and leaves every shard."""
         return self._opened.has_states
@@ -108,10 +102,6 @@ class Stack:
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states of a prompt entering and leaving a block."""
         return self._opened.states(prompt, shard)
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-        return list(self._opened.tokenizer.encode(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""

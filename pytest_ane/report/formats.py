@@ -16,7 +16,7 @@ from pytest_ane.records.run import is_run
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run
 
-DOCUMENTS = ("recommend", "bound", "drift", "speculate")
+DOCUMENTS = ("recommend", "bound", "drift")
 """Commands whose documents are drawn, in the order in which they are listed."""
 _MOST_BYTES = 1 << 28
 

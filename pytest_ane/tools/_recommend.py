@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache, partial
-from itertools import chain, dropwhile, islice
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -41,9 +41,8 @@ from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.strict_json import first_error, strict
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Streams
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
+from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
@@ -55,6 +54,7 @@ from pytest_ane.tools._recommend_search import (
     shard_settings,
     units_of,
 )
+from pytest_ane.tools.bisect import StackRunner
 from pytest_ane.tools.compress import read_table
 
 # The menu: named settings a weight may get, from a file, or the default here.
@@ -530,30 +530,22 @@ def lowest(cosines: Sequence[float | None]) -> float:
 
 
 class ExactStack:
-    """An exact chain that has run over the golden prompts up to every step.
-
-    A stack in which one step is replaced is then run from that step only.
-    """
+    """An exact chain in which one step at a time is replaced; what comes before it runs once."""
 
     def __init__(self, chain: Chain, golden: Sequence[GoldenPrompt]) -> None:
-        self._steps, self._golden = chain.steps, golden
-        self._before: dict[str, list[Streams]] = {}
-        streams: list[Streams] = [{"x": chain.embed(prompt.ids)} for prompt in golden]
-        for step in chain.steps:
-            self._before[step.shard] = list(map(dict, streams))
-            run_all(step, streams)
+        self._chain = chain
+        self._golden = [replace(prompt, greedy=()) for prompt in golden]
+        self._runner = StackRunner(self._golden)
 
     def kl(self, step: ChainStep) -> float:
         """Mean KL(reference || stack) in nats with this step in place of the exact one.
 
         Position 0 of every prompt is left out, as the behaviour gate does.
         """
-        streams = list(map(dict, self._before[step.shard]))
-        after = dropwhile(lambda other: other.shard != step.shard, self._steps)
-        for each in (step, *islice(after, 1, None)):
-            run_all(each, streams)
+        steps = tuple(step if each.shard == step.shard else each for each in self._chain.steps)
+        stack = self._runner.run(replace(self._chain, steps=steps))
         divergences: list[float] = []
-        for prompt, stream in zip(self._golden, streams, strict=True):
-            pair = (x[1:].astype(np.float64) for x in (prompt.logits, stream["logits"]))
+        for prompt in self._golden:
+            pair = (x[1:].astype(np.float64) for x in (prompt.logits, stack.logits(prompt.ids)))
             divergences += kl(*pair).tolist()
         return float(np.mean(divergences))

@@ -43,9 +43,8 @@ from pytest_ane.probes.exact_chain import (
 from pytest_ane.project.stack import Stack
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.verdict import reasons, row
-from pytest_ane.tools._stack import open_stack
 from pytest_ane.tools.diff import rank
-from pytest_ane.tools.drift import compare_rows
+from pytest_ane.tools.drift import compare_rows, open_stack
 
 EXAMPLE = "pytest-ane bisect --model smollm2 --most 2"
 Exact: TypeAlias = frozenset[str]

@@ -6,15 +6,15 @@ import argparse
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ane.cli.options import add_cache, add_yes, size
 from pytest_ane.cli.output import Output, confirmed
+from pytest_ane.make import BuildRecord, Cache
+from pytest_ane.make.cache import Entry, to_stderr
+from pytest_ane.make.shared_store import KINDS, SharedStore
 from pytest_ane.mlprogram.errors import CacheError
-
-if TYPE_CHECKING:
-    from pytest_ane.make import Cache
-    from pytest_ane.make.cache import Entry
+from pytest_ane.probes.recording import read_metadata
 
 EXAMPLE = "pytest-ane cache prune --keep '2 GB'"
 
@@ -36,8 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """List entries, least recently used first; delete those beyond `keep`; or push them."""
-    from pytest_ane.make import Cache
-
     if options.action == "push":
         return (yield from _push(options))
     cache = Cache(options.cache)
@@ -50,10 +48,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _push(options: argparse.Namespace) -> Output:
-    from pytest_ane.make import Cache
-    from pytest_ane.make.cache import to_stderr
-    from pytest_ane.make.shared_store import KINDS, SharedStore
-
     if not options.store:
         raise CacheError("cache push needs --store=URL, such as s3://bucket/ane or a folder.")
     store = SharedStore(options.store, to_stderr)
@@ -106,9 +100,6 @@ def _data(entries: Iterable[Entry]) -> list[dict[str, Any]]:
 
 
 def _shard(entry: Entry) -> str:
-    from pytest_ane.make import BuildRecord
-    from pytest_ane.probes.recording import read_metadata
-
     with suppress(CacheError):
         if entry.kind == "artifacts":
             return BuildRecord.read(entry.path).shard

@@ -9,16 +9,24 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from pytest_ane.cli.options import add_backend, add_project, add_shards
 from pytest_ane.cli.output import Output, tell
+from pytest_ane.gates.throughput.baseline import Calibration, calibrations, write
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.throughput.stored import (
+    STORAGE,
+    Storage,
+    folder_of,
+    open_storage,
+    read_stored,
+)
+from pytest_ane.make import Cache
+from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import UnprovenError
-
-if TYPE_CHECKING:
-    from pytest_ane.gates.throughput.baseline import Calibration
-    from pytest_ane.gates.throughput.speed import Speed
-    from pytest_ane.gates.throughput.stored import Storage
+from pytest_ane.report.throughput import noise
+from pytest_ane.tools._devices import calibrate_device, save_device
 
 EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
 _PASSED_ON = {
@@ -57,11 +65,6 @@ def run(options: argparse.Namespace) -> Output:
         raise UnprovenError(
             f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
         )
-    from tempfile import TemporaryDirectory
-
-    from pytest_ane.gates.throughput.baseline import calibrations
-    from pytest_ane.report.throughput import noise
-
     storages = _storages(options.benchmark_storage, options.manifest)
     timed = []
     with TemporaryDirectory(prefix="calibrate-") as folder:
@@ -82,8 +85,6 @@ def run(options: argparse.Namespace) -> Output:
 
 def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Speed]:
     """One run; its verdicts do not matter."""
-    from pytest_ane.gates.throughput.stored import read_stored
-
     values = {option: getattr(options, name) for name, option in _PASSED_ON.items()}
     passed_on = [w for key, value in values.items() if value is not None for w in (key, str(value))]
     bench = ["pytest", "-m", "bench", f"--ane-shards={options.shards}", *passed_on]
@@ -101,11 +102,6 @@ def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Spe
 
 def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
     """Where each model's runs are stored, checked before the first run: they may take an hour."""
-    from tempfile import TemporaryFile
-
-    from pytest_ane.gates.throughput.stored import STORAGE, folder_of, open_storage
-    from pytest_ane.manifest import load
-
     storages = {}
     for model in load(manifest or Path("shards.toml")).models:
         baselines = None if uri else model.baselines
@@ -123,8 +119,6 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
 
 def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Iterator[Path]:
     """Write noise where each model's runs are stored."""
-    from pytest_ane.gates.throughput.baseline import write
-
     for path, storage in {each.path: each for each in storages.values()}.items():
         models = {name for name, other in storages.items() if other.path == path}
         noises = tuple(n for n in calibration.noises if n.subject.partition(":")[0] in models)
@@ -133,13 +127,10 @@ def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Itera
 
 
 def _device(cache: Path | None) -> Output:
-    from pytest_ane.make import Cache
-    from pytest_ane.tools import _devices as devices
-
     root = Cache(cache).root
-    device = devices.calibrate_device(tell)
+    device = calibrate_device(tell)
     tell("")
     yield f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s"
     yield from device.sources
-    yield f"stored in {(file := devices.save_device(device, root))}"
+    yield f"stored in {(file := save_device(device, root))}"
     return {"device": device, "file": file}

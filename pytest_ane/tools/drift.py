@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +19,23 @@ from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.verdict import Verdict, some
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import RuleShares, label
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares, label
 from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Streams, apply_output, shard_input
 from pytest_ane.probes.exact_chain import ForcedShard, GoldenPrompt, run_all, teacher_forced
+from pytest_ane.project import process
+from pytest_ane.project.choose import choose_model
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.progress import Progress
+from pytest_ane.project.project import BackendName, default_backend, read_project
 from pytest_ane.project.stack import Stack
 from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
-from pytest_ane.tools._stack import open_stack
 from pytest_ane.tools.diff import rank
 
 EXAMPLE = "pytest-ane drift --model smollm2 --json > drift.json"
@@ -64,20 +72,64 @@ def run(options: argparse.Namespace) -> Output:
     return Failed(f"{stack.model} is unproven.", data) if unproven else data
 
 
+@contextmanager
+def open_stack(
+    manifest: Path | None,
+    name: str | None,
+    cache: Path | None,
+    arithmetic: Arithmetic | None = "typed",
+) -> Iterator[Stack]:
+    """A model's shards, built and chained; on a Mac they run in Core ML.
+
+    Args:
+        manifest: default `shards.toml` here.
+        name: the model's; may be left out where the manifest has one whole model.
+        cache: its folder.
+        arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
+            `ane` if that is named and no device runs.
+
+    Raises:
+        AneError: there is no such whole model, it has no golden prompts, or cannot be built.
+    """
+    process.choose()
+    backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
+    project = read_project(manifest, cache, notify=tell, backend_name=backend)
+    model = choose_model(project.manifest, name, stacks=True)
+    if not model.prompts:
+        raise UnprovenError(
+            f"{model.name} has no golden prompts to run through the stack; add "
+            f"[[models.{model.name}.prompts]] to {project.manifest.path.name}.",
+            "missing",
+        )
+    project.shards = model.shards
+    project.progress = Progress(len(model.shards), tell)
+    with project.use():
+        opened = project.model(model.name)
+        assert isinstance(opened, OpenModel)  # A stack has a family.
+        opened.check_logits()
+        opened.check_compared()
+        if sys.stderr and sys.stderr.isatty():
+            for line in project.preflight.lines():
+                tell(line, stays=True)
+        if arithmetic is None:
+            named = "ane" in model.arithmetic and project.backend.simulated() is not None
+            arithmetic = "ane" if named else "typed"
+        yield project.stack(model.name, arithmetic)
+
+
 @dataclass(frozen=True)
 class Reading:
     """Rows of several prompts against the exact ones.
 
     Attributes:
-        cosine: the lowest of a row, `median` the typical; NaN if any is undefined, None where
-            both sides are zero in every row, as a pack of experts is that none was chosen of.
+        cosine: the lowest of a row; NaN if any is undefined, None where both sides are zero in
+            every row, as a pack of experts is that none was chosen of.
         relative_l2: |actual - exact| / |exact| over all rows together, Frobenius norms; NaN or
             infinite where undefined.
         largest: the greatest |actual|.
     """
 
     cosine: float | None
-    median: float | None
     relative_l2: float
     largest: float
 
@@ -232,7 +284,6 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative = 0.0 if error == 0 else float(error / norm)
     return Reading(
         cosine=float(cosines.min()) if len(cosines) else None,
-        median=float(np.median(cosines)) if len(cosines) else None,
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )

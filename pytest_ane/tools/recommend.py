@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
 from pytest_ane.cli.output import Failed, Output, tell
@@ -19,10 +19,13 @@ from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.problems import dotted, toml_text
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.project import process
+from pytest_ane.project.choose import choose_model
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
-
-if TYPE_CHECKING:
-    from pytest_ane.tools._recommend_search import Candidate
+from pytest_ane.tools._recommend import ModelEvaluator, check_searchable, log_of, menu_of
+from pytest_ane.tools._recommend_search import Candidate, best, recommend
 
 EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
 
@@ -46,28 +49,20 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where no candidate passes.
     """
-    from pytest_ane.project import process
-
     process.choose()
-    from pytest_ane.project.choose import choose_model
-    from pytest_ane.project.models import OpenModel
-    from pytest_ane.project.project import read_project
-    from pytest_ane.tools import _recommend as measured
-    from pytest_ane.tools._recommend_search import best, recommend
-
     file = options.manifest or Path("shards.toml")
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
-    measured.check_searchable(model)
-    menu = measured.menu_of(options.menu)
+    check_searchable(model)
+    menu = menu_of(options.menu)
     with project.use():
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # It has a family.
         opened.check_logits()
         opened.check_compared()
-        log = measured.log_of(options.log, opened, project.cache, project.backend)
+        log = log_of(options.log, opened, project.cache, project.backend)
         yield f"log: {log.file}, {len(log)} measurements in it"
-        evaluator = measured.ModelEvaluator(
+        evaluator = ModelEvaluator(
             opened, project.cache, project.backend, menu, log,
             minutes=options.minutes or math.inf, evaluations=options.evaluations or math.inf,
         )  # fmt: skip

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     words = (
         "the run, a file of --ane-report=run.jsonl (with --writeup its own may be left out); "
-        "then what recommend, bound, drift or speculate printed with --json"
+        "then what recommend, bound or drift printed with --json"
     )
     add("files", nargs="*", type=Path, metavar="FILE", help=words)
     add("-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md")

@@ -107,8 +107,8 @@ def _takes_long(command: str, *arguments: str) -> bool:
         return arguments[0].endswith(".toml")
     if "gemma3-270m" in arguments:
         return True
-    long = ("calibrate", "speculate", "bisect", "first-contact", "worker")
-    return command in long and "--times" not in arguments
+    long = ("calibrate", "bisect", "first-contact", "worker")
+    return command in long
 
 
 def _more(program: str, arguments: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from pytest_ane.models.chain import (
     Decoder,
     Decoding,
     ShardRun,
-    decode,
+    Timer,
 )
 from pytest_ane.models.families import Wire
 from tests.gates.behaviour.toys import toy
@@ -47,6 +48,15 @@ def block(name: str, run: ShardRun) -> ChainStep:
 
 def head(name: str, run: ShardRun) -> ChainStep:
     return ChainStep(Wire(name, gives="logits", mode="append"), lambda: run, "itself")
+
+
+def decode(
+    chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
+) -> Decoding:
+    decoding = Decoding(chain, ids, count, timer)
+    for _ in range(count - 1):
+        decoding()
+    return decoding
 
 
 COUNTING = Chain(embed, (block("L00", identity), head("head.0", following)))

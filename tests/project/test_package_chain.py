@@ -159,13 +159,6 @@ def test_an_output_enters_the_next_call(tmp_path: Path) -> None:
     layout, result = run(path, entry)
     assert layout.sees == "state"
     assert np.array_equal(result, ROWS + np.vstack([np.zeros(4), ROWS[:-1]]))
-    runner = layout.load(CpuBackend(), path)
-    sequence = ShardSequence(runner, layout, 1)  # type: ignore[arg-type]
-    sequence(ROWS[:2])
-    mark = sequence.mark()
-    sequence(ROWS[4:])
-    sequence.back(mark, 1)
-    assert np.array_equal(sequence(ROWS[2:3]), ROWS[2:3] + ROWS[4:5])
 
 
 def test_ids_enter_as_integers(tmp_path: Path) -> None:

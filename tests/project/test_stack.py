@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.chain import Chain, ChainStep, Rewinding
+from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
 from pytest_ane.project._package_chain import ShardSequence
 
@@ -22,25 +22,13 @@ class Summing:
         calls: start and length of every call.
     """
 
-    width = VOCABULARY
+    width, sees = VOCABULARY, "state"
 
-    def __init__(
-        self,
-        sees: Literal["call", "state"] = "state",
-        recurrent: tuple[str, ...] | None = ("sum",),
-    ) -> None:
-        self.sees, self.recurrent = sees, recurrent
+    def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
 
     def make_state(self) -> FloatArray:
         return np.zeros(VOCABULARY, np.float32)
-
-    def read_states(self, state: FloatArray, names: Any) -> dict[str, FloatArray]:
-        return {"sum": state.copy()} if names is None or "sum" in names else {}
-
-    def write_states(self, state: FloatArray, values: dict[str, FloatArray]) -> None:
-        for value in values.values():
-            state[:] = value
 
     def predict(self, inputs: dict[str, FloatArray], state: FloatArray) -> dict[str, FloatArray]:
         sums = state + np.cumsum(inputs["x"], axis=0)
@@ -81,35 +69,3 @@ def test_the_calls_are_one_sequence(limit: int) -> None:
     rows = embed([0, 1, 2, 3, 4])
     found = step(Summing(), limit).open()(rows)
     assert found.tolist() == np.cumsum(rows, axis=0).tolist()
-
-
-@pytest.mark.parametrize("recurrent", [("sum",), None])
-@pytest.mark.parametrize("keep", [0, 1, 3])
-def test_a_recurrent_state_goes_back_and_what_is_kept_runs_again(
-    keep: int, recurrent: tuple[str, ...] | None
-) -> None:
-    """Also where a family does not say which of its states have no places."""
-    shard = Summing(recurrent=recurrent)
-    run = step(shard, 4).open()
-    assert isinstance(run, Rewinding)
-    run(embed([0, 1]))
-    mark = run.mark()
-    run(embed([2, 3, 4]))
-    run.back(mark, keep)
-    rows = embed([0, 1, *[2, 3, 4][:keep], 1])
-    assert run(embed([1])).tolist() == [rows.sum(axis=0).tolist()]
-    assert shard.calls == [(0, 2), (2, 3), *([(2, keep)] if keep else []), (2 + keep, 1)]
-
-
-def test_a_cache_goes_back_by_its_position_alone() -> None:
-    shard = Summing(recurrent=())
-    run = step(shard, 4).open()
-    assert isinstance(run, Rewinding)
-    run(embed([0, 1]))
-    mark = run.mark()
-    run(embed([2, 3, 4]))
-    run.back(mark, 1)
-    run(embed([1]))
-    run.back(mark)
-    run(embed([1]))
-    assert shard.calls == [(0, 2), (2, 3), (3, 1), (2, 1)]

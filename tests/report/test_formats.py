@@ -42,11 +42,6 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         {"shard": "L01", "stack": {"rest": {"relative_l2": "Infinity"}}},
         {"shard": "L02", "stack": {"rest": None}},
     ]},
-    "speculate": {
-        "prompt": "france", "width": 4, "cost": {"t1": 0.1, "tv": 0.2},
-        "speculated": {"calls": [0.2, 0.2], "accepted": 3},
-        "widths": [{"width": 2, "tokens_per_call": 1.5}],
-    },
 }  # fmt: skip
 RUN = Run("", ())
 NAMED = pytest.mark.parametrize("command", DOCUMENTS)
@@ -74,7 +69,7 @@ def test_another_model_is_refused(command: str, tmp_path: Path) -> None:
     "document", [[], "drift", {}, {"command": "doctor"}, {"command": ["drift"]}]
 )
 def test_other_json_is_refused(document: object, tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="recommend, bound, drift, speculate"):
+    with pytest.raises(ReportError, match="recommend, bound, drift"):
         read(tmp_path, document)
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from pytest_ane.manifest import Linear, Shard
 from pytest_ane.mlprogram.errors import AneError, ManifestError
-from pytest_ane.tools._bound import (
+from pytest_ane.tools._costs import Costs, OpCost
+from pytest_ane.tools._devices import Device, published
+from pytest_ane.tools.bound import (
     Group,
     KindBound,
     Measured,
@@ -21,8 +23,6 @@ from pytest_ane.tools._bound import (
     roofline,
     same_costs,
 )
-from pytest_ane.tools._costs import Costs, OpCost
-from pytest_ane.tools._devices import Device, published
 from tests.gates.throughput.runs import run as stored
 from tests.gates.throughput.runs import speed as timed
 

@@ -15,6 +15,7 @@ from pytest_ane.gates.throughput.baseline import read
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.throughput.stored import open_storage
 from pytest_ane.tools import _devices as devices
+from pytest_ane.tools import calibrate
 from tests.gates.throughput.runs import HERE, run, speed
 from tests.packages import save_conv
 from tests.tools.conftest import AsJson, Says
@@ -158,7 +159,7 @@ def test_a_device_is_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says, as_json: AsJson
 ) -> None:
     device = devices.Device(name="this machine", bandwidth=37.5, peak=0.09, sources=("by numpy",))
-    monkeypatch.setattr(devices, "calibrate_device", lambda say: device)
+    monkeypatch.setattr(calibrate, "calibrate_device", lambda say: device)
     runs = fake(monkeypatch, Runs())
     assert says("calibrate", "--device", f"--ane-cache={tmp_path / 'cache'}") == [
         "this machine: 37.5 GB/s, 0.09 TFLOP/s",

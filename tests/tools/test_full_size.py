@@ -10,9 +10,9 @@ from pytest_ane.make import Cache
 from pytest_ane.make.shard import build_shard
 from pytest_ane.manifest import load
 from pytest_ane.project.models import OpenModel
-from pytest_ane.tools._bound import Group, bound_call
 from pytest_ane.tools._costs import costs_of
 from pytest_ane.tools._devices import published
+from pytest_ane.tools.bound import Group, bound_call
 
 EXAMPLE = Path(__file__).parents[2] / "examples/zaya1-8b.toml"
 EXPERTS = 16 * (4096 * 2048 + 2048 * 2048)

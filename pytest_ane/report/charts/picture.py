@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -21,8 +21,6 @@ from pytest_ane.gates.verdict import Cell, Table, rounded, some
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import LONGEST, printable
 
-_ROOT_TICKS = 4
-"""Ticks besides zero: 1, 2 and 5 of a power of ten, those below are close together."""
 _MARGIN = {"left": 20, "right": 28, "top": 10, "bottom": 10}
 """Pixels around a chart: labels are wider in some readers' fonts than in the renderer's."""
 _DIGITS = 4
@@ -137,15 +135,6 @@ def edge(value: float) -> str:
     if math.isfinite(value):
         return ""
     return "NaN" if math.isnan(value) else "infinite"
-
-
-def root_ticks(values: Iterable[float]) -> list[float]:
-    """Ticks of a square-root scale up to the largest value, where Vega's own would be far apart."""
-    largest = max((value for value in values if math.isfinite(value)), default=0.0)
-    top = math.floor(math.log10(largest)) if largest > 0 else 0
-    steps = (step * 10.0**power for power in (top, top - 1) for step in (5, 2, 1))
-    below = [rounded(step, _DIGITS) for step in steps if step <= largest][:_ROOT_TICKS]
-    return [0, *reversed(below)]
 
 
 def off_scale(names: Sequence[str]) -> str:

@@ -20,7 +20,6 @@ from pytest_ane.report.charts.picture import (
     number,
     off_scale,
     records,
-    root_ticks,
     rows_of,
 )
 from pytest_ane.report.run import Row, Run, comparable
@@ -40,7 +39,6 @@ def pictures_of(run: Run) -> list[Picture]:
     made += [drift(document) for document in printed("drift")]
     made += [*throughput(run, next(iter(printed("bound")), None))]
     made += [recommend(document) for document in printed("recommend")]
-    made.append(speculation(printed("speculate")))
     made += [_course(run, course) for course in run.courses]
     return [picture for picture in made if picture is not None]
 
@@ -93,8 +91,7 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             ),
             "drift",
         ),
-        {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
-        | marked("shard", label(steepest), words, place / len(now)),
+        {"runs": runs, **marked("shard", label(steepest), words, place / len(now))},
     )
 
 
@@ -224,7 +221,6 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
         table,
         {
             "rows": rows,
-            "ticks": root_ticks([*(loss for _, _, loss, *_ in candidates), limit or 0.0]),
             "limits": [] if limit is None else [{"limit": limit, "words": words}],
         },
     )
@@ -350,36 +346,3 @@ def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed | _Part]:
     for each in bound.get("measured") or ():
         name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
         yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
-
-
-# Speculative decoding.
-
-
-def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Tokens that a verifier call yields, against its width, with what it must yield to pay.
-
-    Of what `pytest-ane speculate --json` printed, of one width each; None where no call was made.
-    """
-    series, rows, told = ("measured", "needed to pay", "by lookup in this text"), [], []
-    for document in documents:
-        speculated, cost = document.get("speculated"), document["cost"]
-        if not speculated or not speculated["calls"]:
-            continue
-        width, prompt = int(document["width"]), label(document.get("prompt"))
-        measured = measure(1 + speculated["accepted"] / len(speculated["calls"]))
-        needed = measure(cost["tv"]) / measure(cost["t1"])
-        told.append(
-            f"Prompt {prompt}, width {width}: a call yields {amount(measured)} tokens and must "
-            f"yield {amount(needed)} to pay."
-        )
-        rows += [(prompt, width, series[0], measured), (prompt, width, series[1], needed)]
-        rows += [
-            (prompt, each["width"], series[2], measure(each["tokens_per_call"]))
-            for each in document.get("widths") or ()
-        ]
-    if not told:
-        return None
-    columns = tuple(map(Column, ("prompt", "width", "what", "tokens per call")))
-    table = Table("tokens per call", columns, tuple(rows), "speculation")
-    values = {"series": [name for name in series if any(row[2] == name for row in rows)]}
-    return Picture("Speculative decoding", "speculation", " ".join(told), table, values)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 
 from pytest_ane.gates.verdict import Column, Table
-from pytest_ane.report.charts.picture import Picture, _template, records, root_ticks
+from pytest_ane.report.charts.picture import Picture, _template, records
 from pytest_ane.report.charts.run import history
 from tests.hostile import HOSTILE, check_lines
 from tests.report.charts.drawn import drawn
@@ -75,19 +74,3 @@ def test_without_the_extra_one_sentence_says_so() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ("Charts need vl-convert-python; run: pip install 'pytest-ane[report]'\n")
-
-
-@pytest.mark.parametrize(
-    ("values", "ticks"),
-    [
-        ((0.19, 0.002), [0, 0.01, 0.02, 0.05, 0.1]),
-        ((6.1, float("inf"), float("nan")), [0, 0.5, 1, 2, 5]),
-        ((1e-6,), [0, 1e-7, 2e-7, 5e-7, 1e-6]),
-        ((0.0,), [0]),
-        ((), [0]),
-    ],
-)
-def test_an_axis_of_square_roots_has_ticks_up_to_the_largest(
-    values: Sequence[float], ticks: Sequence[float]
-) -> None:
-    assert root_ticks(values) == pytest.approx(ticks)

@@ -1,4 +1,4 @@
-"""Figures over commits, a search, speeds against the bound, and speculative decoding."""
+"""Figures over commits, a search, and speeds against the bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pytest_ane.gates.throughput.judge import Throughput, judge
 from pytest_ane.manifest.policy import ThroughputPolicy
 from pytest_ane.records.history import Course, Point
-from pytest_ane.report.charts.run import history, pictures_of, recommend, speculation, throughput
+from pytest_ane.report.charts.run import history, pictures_of, recommend, throughput
 from pytest_ane.report.run import Row, Run
 from pytest_ane.report.verdict import to_json
 from tests.gates.throughput.runs import speed
@@ -162,28 +162,3 @@ def test_the_bound_alone_and_nothing_at_all() -> None:
     assert "smollm2, at least takes 10 ms" in time.description
     assert not [*throughput(None)]
     assert not [*throughput(Run("", (Row("fidelity", "m:L01", "passed", ""),)))]
-
-
-def trial(width: int, accepted: int, **more: Any) -> dict[str, Any]:
-    return {
-        "prompt": "france",
-        "width": width,
-        "cost": {"t1": 0.1, "tv": 0.1 + 0.03 * width},
-        "speculated": {"accepted": accepted, "calls": [0.1] * 10},
-        **more,
-    }
-
-
-def test_tokens_per_call_against_width() -> None:
-    widths = [{"width": 2, "tokens_per_call": 1.5}, {"width": 3, "tokens_per_call": 1.75}]
-    picture = speculation([trial(2, 5, widths=widths), trial(4, 14)])
-    found = drawn(picture)
-    assert len(found.marks("symbol")) == 6
-    assert {"measured", "needed to pay", "by lookup in this text"} <= {*found.texts}
-    says = "Prompt france, width {}: a call yields {} tokens and must yield {} to pay."
-    assert picture.description == " ".join(
-        (says.format(2, "1.5000", "1.6000"), says.format(4, "2.4000", "2.2000"))
-    )
-    assert speculation([]) is None
-    assert speculation([{"cost": {"t1": 0.1, "tv": 0.4}, "speculated": None}]) is None
-    assert speculation([trial(4, 0, speculated={"accepted": 0, "calls": []})]) is None

@@ -34,7 +34,7 @@ def test_drift_marks_the_steepest_shard() -> None:
     found = drawn(picture)
     assert found.texts.count("L02") == 1
     assert "0.0200 to 0.5000" in found.texts
-    assert {"relative L2, square-root scale", "0", "0.05", "0.1", "0.2", "0.5"} <= {*found.texts}
+    assert {"relative L2, square-root scale", "0"} <= {*found.texts}
     assert len(found.marks("line")) == 1
     assert len(found.marks("rule")) == 1
     assert picture.description == (

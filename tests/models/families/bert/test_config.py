@@ -156,7 +156,7 @@ def test_seeded_weights_need_no_file() -> None:
 def test_commands_that_compare_logits_refuse_an_encoder(
     family: str, shards: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """`drift`, `bisect`, `recommend` and `speculate` ask this first."""
+    """`drift`, `bisect` and `recommend` ask this first."""
     listed = tuple(Shard(model="m", id=shard, family=family) for shard in shards)
     opened = OpenModel(Model(name="m", family=family, shards=listed), Cache(tmp_path))
     if family == "llama":
