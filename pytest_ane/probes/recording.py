@@ -205,11 +205,7 @@ def answered_probes(
 
 def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
     """A shard's probes with nothing expected; `captured` is called where a kind needs it."""
-    probes, stateful = shard.probes, layout.sees == "state"
-
-    @cache
-    def states() -> Sequence[tuple[str, FloatArray]]:
-        return captured()
+    probes, stateful, states = shard.probes, layout.sees == "state", cache(captured)
 
     @cache
     def statistics() -> Captured:
