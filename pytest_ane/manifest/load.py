@@ -38,7 +38,7 @@ from pytest_ane.manifest.problems import (
     report,
     without,
 )
-from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Shard
+from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Probes, Shard
 from pytest_ane.manifest.tables import (
     ENCODERS,
     FAMILIES,
@@ -52,6 +52,8 @@ from pytest_ane.mlprogram.errors import ManifestError
 
 _FEWEST, _MOST = 3, 1000
 """Sentences that an encoder's prompts rank."""
+_DRAWN = Probes(kinds=("gaussian",))
+"""Of packages that people bring, where they name no others."""
 
 
 def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
@@ -121,7 +123,9 @@ def package_manifest(*packages: Path) -> Manifest:
             what = "is a file, and an .mlpackage a folder" if package.exists() else "does not exist"
             raise ManifestError(f"--ane-package: {package} {what}; check the path.")
     shards = tuple(
-        Shard(model="package", id=name, artifact=package.absolute(), reference="none")
+        Shard(
+            model="package", id=name, artifact=package.absolute(), reference="none", probes=_DRAWN
+        )
         for name, package in zip(package_ids(packages), packages, strict=True)
     )
     return Manifest(path=packages[0], models=(Model(name="package", shards=shards),))
@@ -239,7 +243,7 @@ class Resolver:
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
-        kinds = ["gaussian"]
+        kinds = [*_DRAWN.kinds]
         if family := raw.get("family"):
             # What enters an encoder's block is normed: no channel is massive. It keeps no states.
             grows = family not in ENCODERS

@@ -62,7 +62,7 @@ _RAGGED = (1, 2, 3, 5, 8, 4, 1, 16, 33, 48, 64, 7, 9, 17)
 _CYCLES = 3
 """A context of more than so many rounds of these calls is probed at its start, middle and end."""
 _DRAWN, _BEFORE = 8, 4
-"""Calls of one position, at most, from a drawn start on; positions before it, and after them."""
+"""Calls of one position, at most, from a drawn start on; positions before it."""
 _REWRITTEN, _AGAIN = 12, 10
 """Positions of a `rewrite` probe before it goes back, and after."""
 
@@ -205,11 +205,7 @@ def answered_probes(
 
 def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
     """A shard's probes with nothing expected; `captured` is called where a kind needs it."""
-    probes, stateful = shard.probes, layout.sees == "state"
-
-    @cache
-    def states() -> Sequence[tuple[str, FloatArray]]:
-        return captured()
+    probes, stateful, states = shard.probes, layout.sees == "state", cache(captured)
 
     @cache
     def statistics() -> Captured:
@@ -330,7 +326,7 @@ def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
 
 
 def drawn_calls(seed: int, largest: int, context: int, *, anywhere: bool) -> list[Calls]:
-    """Two sequences with calls of one position from a drawn start on, and a longer one after them.
+    """Two sequences with calls of one position from a drawn start on.
 
     Up to four positions come before, or all of them if a sequence cannot begin `anywhere`: then
     starts lie within the first 8 calls. Over 40 seeds a call begins at every position of a context
@@ -342,8 +338,7 @@ def drawn_calls(seed: int, largest: int, context: int, *, anywhere: bool) -> lis
     for start in pick(seed, "starts", range(0, reach, singles)):
         before = min(start, largest, _BEFORE) if anywhere else start
         ones = in_steps(min(singles, context - start), 1, start)
-        after = in_steps(min(largest, _BEFORE, context - sum(ones[-1])), largest, sum(ones[-1]))
-        spans.append((*in_steps(before, largest, start - before), *ones, *after))
+        spans.append((*in_steps(before, largest, start - before), *ones))
     return spans
 
 
@@ -397,7 +392,7 @@ def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
     return replace(probe, residual=probe.sequence) if is_input else probe
 
 
-RECORDING_VERSION = 14
+RECORDING_VERSION = 15
 _FILE = "recording.safetensors"
 
 

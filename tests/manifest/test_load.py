@@ -127,6 +127,14 @@ def test_a_package_with_a_name_that_is_no_id(tmp_path: Path, name: str, id: str)
     assert package_manifest(tmp_path / f"{name}.mlpackage").shards[0].id == id
 
 
+def test_only_packages_that_name_massive_probes_have_them(tmp_path: Path, read: Read) -> None:
+    """Others need no input that is as large as an output."""
+    package = tmp_path / "e.mlpackage"
+    package.mkdir()
+    for manifest in (read(MINE), package_manifest(package)):
+        assert manifest.shards[0].probes.kinds == ("gaussian",)
+
+
 def test_packages_of_one_name_are_numbered(tmp_path: Path) -> None:
     packages = [tmp_path / name for name in ("a/x.mlpackage", "b/x.mlpackage", "x-2.mlpackage")]
     for package in packages:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from coremltools.converters.mil import Builder as mb
 
-from tests.own_packages.subjects import Variant, ct, half, single, subject, whole
+from tests.own_packages.subjects import Variant, ct, exchanged, half, single, subject, whole
 
 T, C, SLOTS, VOCABULARY = 8, 16, 12, 64
 F16 = np.float16
@@ -61,7 +61,7 @@ def saturation(v: Variant, x: Any) -> Any:
         x = mb.clip(x=x, alpha=F16(-1), beta=F16(1))
     slope = F16(-0.2 if v["gate of the wrong sign"] else 0.2)
     gate = mb.sigmoid_hard(x=x, alpha=slope, beta=F16(0.5))
-    return mb.mul(x=x, y=gate, name="y")
+    return exchanged(mb.mul, v, x, gate)
 
 
 @subject(
@@ -270,7 +270,7 @@ def sinusoids(v: Variant, x: Any, position: Any) -> Any:
     p = mb.expand_dims(x=mb.cast(x=position, dtype="fp16"), axes=[-1])
     p = mb.add(x=p, y=F16(1)) if v["off by one"] else p
     p = mb.mul(x=p, y=F16(0)) if v["ignored"] else p
-    return mb.mul(x=x, y=mb.sin(x=mb.mul(x=p, y=frequencies)), name="y")
+    return exchanged(mb.mul, v, x, mb.sin(x=mb.mul(x=p, y=frequencies)))
 
 
 HEAD = 16
@@ -302,7 +302,7 @@ def rope(v: Variant, x: Any, cos: Any, sin: Any) -> Any:
     else:
         sign = F16(1 if v["sign"] else -1)
         turned = mb.concat(values=[mb.mul(x=second, y=sign), first], axis=1)
-    return mb.add(x=mb.mul(x=x, y=cos), y=mb.mul(x=turned, y=sin), name="y")
+    return exchanged(mb.add, v, mb.mul(x=x, y=cos), mb.mul(x=turned, y=sin))
 
 
 EXPERTS = 4

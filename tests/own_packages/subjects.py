@@ -159,6 +159,15 @@ def subject(
     return register
 
 
+def exchanged(op: Callable[..., Any], v: Variant, a: Any, b: Any) -> Any:
+    """A sum or product whose operands are exchanged in the right package.
+
+    Without weights, in which there is noise, it would be the reference itself.
+    """
+    x, y = (b, a) if v.noise else (a, b)
+    return op(x=x, y=y, name="y")
+
+
 def half(*shape: Any) -> Any:
     return partial(mb.TensorSpec, shape, types.fp16)
 

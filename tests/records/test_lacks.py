@@ -108,9 +108,10 @@ def test_fewer_probes() -> None:
     two = SHARD.model_copy(update={"probes": Probes(kinds=("gaussian",), count=2)})
     assert of_fidelity(SEEDED, shard=two).startswith("has 1 gaussian probes, and at least 2 ")
     assert of_fidelity(SEEDED, replace(SEEDED, probe="h"), shard=two) == ""
-    massive = SHARD.model_copy(update={"probes": Probes(kinds=("massive",)), "family": "llama"})
-    assert of_fidelity(SEEDED, shard=massive) == "has 0 massive probes, and at least 3 were asked"
-    assert of_fidelity(SEEDED, shard=massive.model_copy(update={"family": None})) == ""
+    massive = SHARD.model_copy(update={"probes": Probes(kinds=("massive",))})
+    says = "has 0 massive probes, and at least 3 were asked"
+    assert of_fidelity(SEEDED, shard=massive) == says
+    assert of_fidelity(SEEDED, shard=massive.model_copy(update={"family": "llama"})) == says
 
 
 @pytest.mark.parametrize(

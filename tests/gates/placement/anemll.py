@@ -17,7 +17,8 @@ from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltool
 
 WIDTH, HEADS, KV_HEADS, CONTEXT, BATCH, VOCABULARY, PARTS = 64, 4, 2, 64, 16, 512, 8
 HEAD = WIDTH // HEADS
-LAYERS = 4
+LAYERS = 2
+"""One in each chunk."""
 WHOLE = ("input_ids", "position_ids", "current_pos")
 
 
@@ -147,7 +148,7 @@ def save_stack(folder: Path) -> dict[str, Path]:
         dtype=np.int32,
     )
     convert(nn.Embedding(VOCABULARY, WIDTH), [ids], found["embeddings"], ("hidden_states",))
-    for number, layers in ((1, range(2)), (2, range(2, LAYERS))):
+    for number, layers in ((1, range(1)), (2, range(1, LAYERS))):
         chunk, several = Chunk(layers), ct.utils.MultiFunctionDescriptor()
         for function, tokens in (("infer", 1), ("prefill", BATCH)):
             part = folder / f"{function}{number}.mlpackage"

@@ -18,7 +18,7 @@ from tests.gate_all import gate_all
 from tests.report.html.recipes import RECIPES, Recipe, make
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WHOLE = "smollm2"
@@ -99,9 +99,14 @@ def tab(browser: Browser) -> Iterator[Page]:
     page = context.new_page()
     page.set_default_timeout(10_000)
     heard: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        heard.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     page.on("request", lambda request: heard.append(request.url))
     page.on("console", lambda said: heard.append(f"{said.type}: {said.text}"))
-    page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", dismiss)
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     yield page
     opened = page.url.partition("#")[0]
