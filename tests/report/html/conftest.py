@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from filelock import FileLock
@@ -101,7 +101,12 @@ def tab(browser: Browser) -> Iterator[Page]:
     heard: list[str] = []
     page.on("request", lambda request: heard.append(request.url))
     page.on("console", lambda said: heard.append(f"{said.type}: {said.text}"))
-    page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def dismiss(dialog: Any) -> None:
+        heard.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     yield page
     opened = page.url.partition("#")[0]
