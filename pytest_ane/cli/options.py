@@ -11,68 +11,6 @@ from typing import Any
 from pytest_ane.mlprogram.arithmetic import read_arithmetic, read_arithmetics
 
 
-def _add(parser: argparse.ArgumentParser, name: str, **how: Any) -> None:
-    parser.add_argument(f"--{name}", f"--ane-{name}", **how)
-
-
-def add_manifest(parser: argparse.ArgumentParser) -> None:
-    """`--manifest`."""
-    _add(parser, "manifest", type=Path, metavar="FILE", help="default: shards.toml")
-
-
-def add_cache(parser: argparse.ArgumentParser) -> None:
-    """`--cache`."""
-    words = "the cache folder (default: the user's own); a new one must be empty"
-    _add(parser, "cache", type=Path, metavar="DIR", help=words)
-
-
-def add_project(parser: argparse.ArgumentParser) -> None:
-    """The manifest and the cache."""
-    add_manifest(parser)
-    add_cache(parser)
-
-
-def add_stack(parser: argparse.ArgumentParser) -> None:
-    """The options of commands that run a whole model; what is missing is built."""
-    add_project(parser)
-    parser.add_argument("--model", metavar="NAME", help="default: the only whole one")
-    add_budget(parser)
-
-
-def add_shards(parser: argparse.ArgumentParser, help: str) -> None:
-    """`--shards`: a selection, of all by default."""
-    _add(parser, "shards", default="all", metavar="SHARDS", help=help)
-
-
-def add_function(parser: argparse.ArgumentParser, default: str = "the model's own") -> None:
-    """`--function`."""
-    parser.add_argument("--function", help=f"a function of several (default: {default})")
-
-
-def add_backend(parser: argparse.ArgumentParser, help: str, default: str | None = None) -> None:
-    """`--backend`."""
-    _add(parser, "backend", choices=("auto", "cpu", "coreml"), default=default, help=help)
-
-
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """`--memory`, `--time`: what running a program may take."""
-    memory = (
-        "memory that running a program may take, such as '8 GB' (default: half of what is free)"
-    )
-    time = "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)"
-    _add(parser, "memory", type=size, metavar="SIZE", help=memory)
-    _add(parser, "time", type=seconds, metavar="TIME", help=time)
-
-
-def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
-    """The budget that a command's options set, while it runs."""
-    if not hasattr(options, "memory"):
-        return nullcontext()
-    from pytest_ane.mlprogram.executor.budget import process_budget
-
-    return process_budget(options.memory, options.time)
-
-
 def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """A parser of texts as argparse wants one: its errors say the text."""
 
@@ -98,6 +36,57 @@ def _limit(name: str) -> Callable[[str], Any]:
 
 size, seconds = _limit("size"), _limit("seconds")
 
+_SHARED: dict[str, dict[str, Any]] = {
+    "manifest": {"type": Path, "metavar": "FILE", "help": "default: shards.toml"},
+    "cache": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "the cache folder (default: the user's own); a new one must be empty",
+    },
+    "shards": {"default": "all", "metavar": "SHARDS"},
+    "backend": {"choices": ("auto", "cpu", "coreml")},
+    "memory": {
+        "type": size,
+        "metavar": "SIZE",
+        "help": "memory that running a program may take, such as '8 GB' (default: half of what is "
+        "free)",
+    },
+    "time": {
+        "type": seconds,
+        "metavar": "TIME",
+        "help": "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 "
+        "min)",
+    },
+    "arithmetic": {},
+}
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str, **how: Any) -> None:
+    """Options by name; `how` is what argparse is told besides."""
+    for name in names:
+        parser.add_argument(f"--{name}", f"--ane-{name}", **_SHARED[name] | how)
+
+
+def add_stack(parser: argparse.ArgumentParser) -> None:
+    """The options of commands that run a whole model; what is missing is built."""
+    add_shared(parser, "manifest", "cache")
+    parser.add_argument("--model", metavar="NAME", help="default: the only whole one")
+    add_shared(parser, "memory", "time")
+
+
+def add_function(parser: argparse.ArgumentParser, default: str = "the model's own") -> None:
+    """`--function`."""
+    parser.add_argument("--function", help=f"a function of several (default: {default})")
+
+
+def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """The budget that a command's options set, while it runs."""
+    if not hasattr(options, "memory"):
+        return nullcontext()
+    from pytest_ane.mlprogram.executor.budget import process_budget
+
+    return process_budget(options.memory, options.time)
+
 
 def add_arithmetic(
     parser: argparse.ArgumentParser, help: str = "", *, by_manifest: bool = False
@@ -109,7 +98,7 @@ def add_arithmetic(
         f"does, where that is known {default}"
     )
     how: dict[str, Any] = {"default": None if by_manifest else "typed", "help": help or words}
-    _add(parser, "arithmetic", type=_read(read_arithmetic), metavar="typed|ane", **how)
+    add_shared(parser, "arithmetic", type=_read(read_arithmetic), metavar="typed|ane", **how)
 
 
 def add_arithmetics(parser: argparse.ArgumentParser) -> None:
@@ -118,12 +107,7 @@ def add_arithmetics(parser: argparse.ArgumentParser) -> None:
         "arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the manifest's)"
     )
     how: dict[str, Any] = {"default": (), "help": words}
-    _add(parser, "arithmetic", type=_read(read_arithmetics), metavar="A[,B]", **how)
-
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """`--yes`."""
-    parser.add_argument("--yes", action="store_true", help="prune: delete without a question")
+    add_shared(parser, "arithmetic", type=_read(read_arithmetics), metavar="A[,B]", **how)
 
 
 def positive(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 import socket
 from pathlib import Path
 
-from pytest_ane.cli.options import add_cache
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output, write
 from pytest_ane.mlprogram.errors import ClusterError
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that build and run shards on the CPU executor (default: as many as memory "
              "holds at 3 GB each, at most one a core); 0 for a Mac's Neural Engine alone",
     )  # fmt: skip
-    add_cache(parser)
+    add_shared(parser, "cache")
     parser.add_argument("--store", "--ane-store", metavar="URL",
                         help="the store that machines share (default: the run's)")  # fmt: skip
     parser.add_argument(

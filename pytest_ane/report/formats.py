@@ -51,8 +51,7 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
     `models` are those of the run; `of_run` says what to do with the file of a run instead.
     `ReportError` where it is missing, damaged, of another command, or of another model.
     """
-    from pytest_ane.report.charts.picture import spec
-    from pytest_ane.report.charts.run import pictures_of
+    from pytest_ane.report.charts.run import pictures_of, spec
 
     other = f"{path} is not what a command printed with --json"
     try:

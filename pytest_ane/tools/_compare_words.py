@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -35,13 +36,12 @@ def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
         ):
             what = _WORD["chip" if by == "os" else "os"]
             yield f"  the {what} differs too: {' -> '.join(mixed[0])}"
-        tables = (_verdicts(differences), _moves(differences), _figures(differences))
-        for title, heads, rows in tables:
-            if rows:
-                shown = Table(title, tuple(map(Column, heads)), tuple(rows[:_SHOWN]))
-                yield from (f"  {line}" for line in table(shown, width and width - 2))
-                yield from _more(len(rows))
-        if not any(rows for *_, rows in tables):
+        made = (_verdicts(differences), _moves(differences), _figures(differences))
+        for each in (tables := [each for each in made if each.rows]):
+            shown = replace(each, rows=each.rows[:_SHOWN])
+            yield from (f"  {line}" for line in table(shown, width and width - 2))
+            yield from _more(len(each.rows))
+        if not tables:
             yield "  nothing differs"
     if unheld := comparison.unheld:
         yield f"not held against their packages, which are not built here: {_subjects(unheld)}"
@@ -88,11 +88,11 @@ def _more(count: int) -> Iterator[str]:
         yield f"  ... and {count - _SHOWN} more; --json has all"
 
 
-_Rows = tuple[str, tuple[str, ...], list[tuple[Cell, ...]]]
-"""A table's title, heads and rows."""
+def _table(title: str, heads: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> Table:
+    return Table(title, tuple(map(Column, heads)), tuple(rows))
 
 
-def _verdicts(differences: Sequence[Difference]) -> _Rows:
+def _verdicts(differences: Sequence[Difference]) -> Table:
     groups: dict[tuple[str, ...], list[str]] = {}
     for d in sorted(differences, key=lambda d: not d.is_red):
         old, new = d.old.verdict, d.new.verdict
@@ -101,11 +101,11 @@ def _verdicts(differences: Sequence[Difference]) -> _Rows:
             told = new if new.status != "passed" else old
             why = (reasons(told) or [row(told)])[0]
             groups.setdefault((d.gate, old.status, new.status, why), []).append(d.subject)
-    rows: list[tuple[Cell, ...]] = [(_subjects(names), *key) for key, names in groups.items()]
-    return "verdicts that differ", ("subject", "gate", "was", "is", "why"), rows
+    rows = ((_subjects(names), *key) for key, names in groups.items())
+    return _table("verdicts that differ", ("subject", "gate", "was", "is", "why"), rows)
 
 
-def _moves(differences: Sequence[Difference]) -> _Rows:
+def _moves(differences: Sequence[Difference]) -> Table:
     """Operations by type and devices; shards with the same ones share a row, the worst first."""
     groups: dict[tuple[tuple[str, str, str], tuple[str, ...]], list[str]] = {}
     totals = Counter({d.subject: len(d.moves) for d in differences if d.moves})
@@ -120,10 +120,10 @@ def _moves(differences: Sequence[Difference]) -> _Rows:
         shown = some((printable(name, NAME) for name in names), _NAMED)
         rows.append((_subjects(subjects), len(names), op, f"{then} -> {now}", shown))
     title = f"{counted(sum(totals.values()), 'operation')} that moved"
-    return title, ("subject", "each", "type", "moved", "names"), rows
+    return _table(title, ("subject", "each", "type", "moved", "names"), rows)
 
 
-def _figures(differences: Sequence[Difference]) -> _Rows:
+def _figures(differences: Sequence[Difference]) -> Table:
     changes = [(d, change) for d in differences if not d.moves for change in d.figures]
     changes.sort(key=lambda pair: -_times_noise(pair[1]))
     rows: list[tuple[Cell, ...]] = []
@@ -131,7 +131,7 @@ def _figures(differences: Sequence[Difference]) -> _Rows:
         texts = apart(change.old, change.new, change.unit)
         noise = f"{change.noise:.2g}" if change.noise else ""
         rows.append((d.subject, d.gate, change.name, *texts, noise))
-    return "figures that moved", ("subject", "gate", "figure", "was", "is", "noise"), rows
+    return _table("figures that moved", ("subject", "gate", "figure", "was", "is", "noise"), rows)
 
 
 def _times_noise(change: FigureChange) -> float:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_ane.cli.options import add_cache, add_manifest, count, positive
+from pytest_ane.cli.options import add_shared, count, positive
 from pytest_ane.cli.output import Output, tell
 from pytest_ane.gates.throughput.stored import read_stored
 from pytest_ane.make import Cache
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the device, and measured speeds."""
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="an .mlpackage or .mlmodelc, or a manifest")
-    add_manifest(parser)
+    add_shared(parser, "manifest")
     add("--model", metavar="NAME", help="of a manifest of several")
     words = (
         "a chip such as 'M4 Max', 'this machine', or a profile FILE.toml (default: this Mac's "
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runtime's speed"
     )
     add("--measured", action="append", default=[], metavar="[T=]TOK/S", help=words)
-    add_cache(parser)
+    add_shared(parser, "cache")
 
 
 def run(options: argparse.Namespace) -> Output:

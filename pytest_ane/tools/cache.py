@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from pytest_ane.cli.options import add_cache, add_yes, size
+from pytest_ane.cli.options import add_shared, size
 from pytest_ane.cli.output import Output, confirmed
 from pytest_ane.make import BuildRecord, Cache
 from pytest_ane.make.cache import Entry, to_stderr
@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("list", "prune", "push"),
         help="show entries, delete old ones, or give those that a store lacks to it",
     )
-    add_cache(parser)
+    add_shared(parser, "cache")
     words = "prune: keep the most recently used up to this, such as '2 GB'"
     parser.add_argument("--keep", type=size, default=0, metavar="SIZE", help=words)
     words = "push: the store that machines share, such as s3://bucket/ane or a folder"
     parser.add_argument("--store", "--ane-store", metavar="URL", help=words)
-    add_yes(parser)
+    parser.add_argument("--yes", action="store_true", help="prune: delete without a question")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
-from pytest_ane.cli.options import add_backend, add_project, add_shards
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output, tell
 from pytest_ane.gates.throughput.baseline import Calibration, calibrations, write
 from pytest_ane.gates.throughput.speed import Speed
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The runs and their options, or `--device`."""
     add = parser.add_argument
     add("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
-    add_shards(parser, "benchmarks of these (default: all)")
+    add_shared(parser, "shards", help="benchmarks of these (default: all)")
     add("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
-    add_project(parser)
-    add_backend(parser, "of the runs")
+    add_shared(parser, "manifest", "cache")
+    add_shared(parser, "backend", help="of the runs")
     add("--compute-units", "--ane-compute-units", metavar="UNITS", help="of the runs")
     add("--benchmark-storage", metavar="URI", help="default: where the models' runs are stored")
     words = "instead: this machine's memory bandwidth and peak rate, for pytest-ane bound"

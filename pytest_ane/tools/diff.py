@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
+from pytest_ane.cli.options import add_arithmetic, add_function, add_shared
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares, label
 from pytest_ane.mlprogram.arrays import Array, Arrays
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "package is compared as the ANE computes it with itself as typed",
     )
     add_function(parser)
-    add_budget(parser)
+    add_shared(parser, "memory", "time")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -9,24 +9,31 @@ import shutil
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ane import __version__
-from pytest_ane.cli.options import add_project
+from pytest_ane.backends.coreml import Machine, check_native, without_ane
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Failed, Output
+from pytest_ane.gates.verdict import counted
+from pytest_ane.make import Cache
+from pytest_ane.make.disk import PlanCache, amount, default_builds, plan_caches, temporary_folder
+from pytest_ane.manifest import Manifest, Model
 from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
-
-if TYPE_CHECKING:
-    from pytest_ane.make import Cache
-    from pytest_ane.make.disk import PlanCache
-    from pytest_ane.manifest import Manifest, Model
-    from pytest_ane.project.project import Project
+from pytest_ane.mlprogram.memory import available_memory
+from pytest_ane.models.families.own import make_importable
+from pytest_ane.project.choose import check_behaviour
+from pytest_ane.project.entries import read_manifest
+from pytest_ane.project.preflight import versions
+from pytest_ane.project.project import Project
 
 EXAMPLE = "pytest-ane doctor --manifest shards.toml"
 _NEEDED = ("coremltools", "torch", "numpy")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 
-add_arguments = add_project
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The manifest and the cache."""
+    add_shared(parser, "manifest", "cache")
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -34,8 +41,6 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where there are problems, after everything was checked.
     """
-    from pytest_ane.make.disk import plan_caches
-
     problems = [
         f"{name} is not installed; run: pip install pytest-ane"
         for name in _NEEDED
@@ -59,10 +64,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _machine() -> Iterator[tuple[str, str]]:
-    from pytest_ane.make.disk import amount, default_builds
-    from pytest_ane.mlprogram.memory import available_memory
-    from pytest_ane.project.preflight import versions
-
     yield "versions", f"pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
     yield (
@@ -75,8 +76,6 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _core_ml() -> str:
-    from pytest_ane.backends.coreml import Machine, check_native, without_ane
-
     try:
         check_native()
     except AneError:
@@ -98,9 +97,6 @@ def _core_ml() -> str:
 
 
 def _manifest(path: Path | None, problems: list[str]) -> tuple[Manifest | None, str]:
-    from pytest_ane.models.families.own import make_importable
-    from pytest_ane.project.entries import read_manifest
-
     file = path or Path("shards.toml")
     if path is None and not file.exists():
         return None, "no shards.toml here; 'pytest-ane init' writes one"
@@ -114,8 +110,6 @@ def _manifest(path: Path | None, problems: list[str]) -> tuple[Manifest | None, 
 
 
 def _cache(root: Path | None, problems: list[str]) -> Cache | None:
-    from pytest_ane.make import Cache
-
     try:
         cache = Cache(root)
     except CacheError as error:
@@ -130,8 +124,6 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
 
 
 def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
-    from pytest_ane.make.disk import amount, temporary_folder
-
     def free(folder: Path) -> str:
         return f"{amount(shutil.disk_usage(folder).free)} free"
 
@@ -143,10 +135,6 @@ def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
 
 
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
-    from pytest_ane.gates.verdict import counted
-    from pytest_ane.project.choose import check_behaviour
-    from pytest_ane.project.project import Project
-
     words = [counted(len(model.shards), "shard")]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
@@ -178,8 +166,6 @@ def _to_build(project: Project, model: Model, problems: list[str]) -> Iterator[s
 
 
 def _plans(plans: Sequence[PlanCache]) -> Iterator[str]:
-    from pytest_ane.make.disk import amount
-
     stale = sum(cache.size for cache in plans if cache.stale)
     yield (
         f"Core ML plan caches: {amount(sum(cache.size for cache in plans))}, {amount(stale)} of "

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_ane.cli.options import add_project, add_shards, add_yes
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Failed, Output, confirmed, terminal_width
 from pytest_ane.gates.base import Subject
 from pytest_ane.gates.registry import GATES, recordable
@@ -58,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("what", nargs="*", help=words)
     add("--by", choices=("os", "chip"), help="compare: systems or chips")
-    add_shards(parser, "verify, compare: which (default: all)")
-    add_project(parser)
+    add_shared(parser, "shards", help="verify, compare: which (default: all)")
+    add_shared(parser, "manifest", "cache")
     words = "default: the folder evidence next to the manifest"
     add("--evidence", "--ane-evidence", type=Path, metavar="DIR", help=words)
     add("--rehash", "--ane-rehash", action="store_true", help="read unchanged files too")
-    add_yes(parser)
+    add("--yes", action="store_true", help="prune: delete without a question")
     words = "verify-run: the base branch, a commit that git knows or a checkout of it"
     add("--policy-from", metavar="REF|DIR", help=words)
     words = "verify-run: measure so many again, 5 or 10%% of all; the commit picks them"

@@ -7,7 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_ane.cli.options import add_manifest, positive
+from pytest_ane.cli.options import add_shared, positive
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.mlprogram.errors import BackendError
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to test, and where results are kept."""
     add = parser.add_argument
     add("--shard", default="", help="the shard whose gates run (default: a small package)")
-    add_manifest(parser)
+    add_shared(parser, "manifest")
     words = "where results are kept; a run goes on where it was (default: first-contact)"
     add("--folder", type=Path, default=Path("first-contact"), help=words)
     words = "only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'"

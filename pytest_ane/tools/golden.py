@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, get_backend
-from pytest_ane.cli.options import add_backend, add_budget, add_function, add_project
+from pytest_ane.cli.options import add_function, add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import GOLDEN, Input, Probes, Shard, select
 from pytest_ane.mlprogram.errors import GoldenError
@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace a file at --out")
     add("--package", type=Path, help="for a shard: run this in place of its float32 module")
     add_function(parser)
-    add_project(parser)
-    add_budget(parser)
+    add_shared(parser, "manifest", "cache")
+    add_shared(parser, "memory", "time")
     words = "what runs a package (default: Core ML on a Mac, else the CPU executor)"
-    add_backend(parser, words, default="auto")
+    add_shared(parser, "backend", help=words, default="auto")
 
 
 def run(options: argparse.Namespace) -> Output:

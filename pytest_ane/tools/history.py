@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_manifest, add_shards
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.errors import HistoryError
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or parts of machines' names: what they differ in; 'judge': since when today's policy "
         "would have been red; nothing: an overview with all steps",
     )
-    add_shards(parser, "which shards and models (default: all)")
+    add_shared(parser, "shards", help="which shards and models (default: all)")
     parser.add_argument("--gate", default="", help="figures of this gate alone")
     words = "default: the folder history next to the manifest"
     parser.add_argument("--history", type=Path, metavar="DIR", help=words)
-    add_manifest(parser)
+    add_shared(parser, "manifest")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -7,13 +7,13 @@ import json
 import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ane.cli.output import Output
+from pytest_ane.manifest import json_schema
 from pytest_ane.mlprogram.errors import ManifestError
-
-if TYPE_CHECKING:
-    from pytest_ane.tools._init_packages import Made
+from pytest_ane.project.suite import shipped
+from pytest_ane.tools._init_model import scaffold
+from pytest_ane.tools._init_packages import Made, of_packages, render
 
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
@@ -46,12 +46,8 @@ def run(options: argparse.Namespace) -> Output:
     as they are found.
     """
     if options.schema:
-        from pytest_ane.manifest import json_schema
-
         yield from json.dumps(schema := json_schema(), indent=2).split("\n")
         return schema
-    from pytest_ane.project.suite import shipped
-
     folder: Path = options.folder
     if folder.is_file():
         raise ManifestError(f"{folder} is a file; name a folder for shards.toml.")
@@ -84,11 +80,7 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
             "--from and --package were both given; a manifest is of one or the other."
         )
     if options.source is not None:
-        from pytest_ane.tools._init_model import scaffold
-
         return scaffold(options.source, manifest)
-    from pytest_ane.tools._init_packages import Made, of_packages, render
-
     if packages:
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})

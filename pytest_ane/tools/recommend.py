@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
+from pytest_ane.cli.options import add_arithmetics, add_shared, positive
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.manifest import Settings, parse
 from pytest_ane.manifest.base import TOMLDecodeError, loads
@@ -34,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, its menu, and when to stop."""
     add = parser.add_argument
     add("model", nargs="?", help="of the manifest; may be left out if it has one")
-    add_project(parser)
+    add_shared(parser, "manifest", "cache")
     add("--menu", type=Path, metavar="FILE", help="settings to choose from (TOML)")
     add("--log", type=Path, metavar="FILE", help="every number measured (default: in the cache)")
     add("--minutes", type=positive, help="begin nothing new after so long")
     add("--evaluations", type=positive, help="measure at most so many stacks")
     add("--write", action="store_true", help="put the result into the manifest")
     add_arithmetics(parser)
-    add_budget(parser)
+    add_shared(parser, "memory", "time")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_manifest, add_shards
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import select
 from pytest_ane.mlprogram.errors import ReportError
@@ -25,8 +25,7 @@ from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
 from pytest_ane.records.run import checkout
 from pytest_ane.report import writeups
-from pytest_ane.report.charts.picture import svg
-from pytest_ane.report.charts.run import pictures_of
+from pytest_ane.report.charts.run import pictures_of, svg
 from pytest_ane.report.formats import DOCUMENTS, as_html, format_of, read_document
 from pytest_ane.report.run import Run, against, places_of, read_run
 from pytest_ane.report.writeups import Head, WriteUp
@@ -51,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--intent", metavar="TEXT", help=words)
     words = "fill in a write-up after the run, by number, name or path (default: the newest open)"
     add("--writeup", nargs="?", const="", metavar="NAME", help=words)
-    add_shards(parser, "--intent: what it is about (default: all)")
-    add_manifest(parser)
+    add_shared(parser, "shards", help="--intent: what it is about (default: all)")
+    add_shared(parser, "manifest")
     words = "of write-ups (default: experiments, next to the manifest)"
     add("--folder", type=Path, metavar="DIR", help=words)
 

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
+from pytest_ane.cli.options import add_arithmetic, add_function, add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.arithmetic import SIMULATED, label
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "with --arithmetic ane: scale sums of quantized weights after them, which is inferred"
     parser.add_argument("--scale-after", action="store_true", help=words)
     add_function(parser)
-    add_budget(parser)
+    add_shared(parser, "memory", "time")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.report.charts.picture import spec
-from pytest_ane.report.charts.run import pictures_of
+from pytest_ane.report.charts.run import pictures_of, spec
 from pytest_ane.report.formats import read_document
 from pytest_ane.report.run import Run
 from tests.hostile import HOSTILE, check_lines, leaves

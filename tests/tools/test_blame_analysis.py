@@ -210,17 +210,6 @@ def test_shares_of_independent_errors_add_up_to_one(alone: list[float]) -> None:
         assert sum(found) == pytest.approx(1, abs=1e-6)
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1e-3, 1e3))
-def test_shares_do_not_depend_on_scale(now: float, left: float, factor: float) -> None:
-    scaled = share_gone((now + 1) * factor, left * factor)
-    assert share_gone(now + 1, left) == pytest.approx(scaled, abs=1e-6, rel=1e-6)
-
-
-@given(st.floats(0, allow_nan=False), st.floats(0, allow_nan=False))
-def test_a_share_is_never_nan(now: float, left: float) -> None:
-    assert share_gone(now, left) <= 1
-
-
 @pytest.mark.parametrize(
     ("now", "left", "share"),
     [(math.inf, 0.5, 1.0), (math.inf, math.inf, 0.0), (0.5, math.inf, -math.inf), (0.5, 0.5, 0.0),

@@ -179,7 +179,7 @@ def test_plans_of_core_ml_are_listed(
         PlanCache(folder / "24G84", 86 * 10**9, True),
         PlanCache(folder / "25B78", 10**9, False),
     ]
-    monkeypatch.setattr("pytest_ane.make.disk.plan_caches", lambda: found)
+    monkeypatch.setattr("pytest_ane.tools.doctor.plan_caches", lambda: found)
     out = doctor()
     assert line(out, "Core ML plan caches").startswith("87.0 GB, 86.0 GB of them of another macOS")
     assert f"  86.0 GB stale  {folder / '24G84'}" in out

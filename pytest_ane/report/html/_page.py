@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.report.charts.picture import svg
-from pytest_ane.report.charts.run import pictures_of
+from pytest_ane.report.charts.run import pictures_of, svg
 from pytest_ane.report.html.subjects import (
     Judged,
     Subject,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.cli.options import add_arithmetic, add_budget, add_project
+from pytest_ane.cli.options import add_arithmetic, add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where, rounded, some
 from pytest_ane.make import uncompressed_package
@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
     )
-    add_project(parser)
+    add_shared(parser, "manifest", "cache")
     add_arithmetic(parser, by_manifest=True)
-    add_budget(parser)
+    add_shared(parser, "memory", "time")
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from pytest_ane.report.charts.picture import Picture, spec, svg
+from pytest_ane.report.charts.run import Picture, spec, svg
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

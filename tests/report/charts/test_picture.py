@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from pytest_ane.gates.verdict import Column, Table
-from pytest_ane.report.charts.picture import Picture, _template, records
-from pytest_ane.report.charts.run import history
+from pytest_ane.report.charts.run import Picture, _template, history, records
 from tests.hostile import HOSTILE, check_lines
 from tests.report.charts.drawn import drawn
 
@@ -67,7 +66,7 @@ def test_without_the_extra_one_sentence_says_so() -> None:
     code = (
         "import sys; sys.modules['vl_convert'] = None\n"
         "from pytest_ane.mlprogram.errors import ReportError\n"
-        "from pytest_ane.report.charts.picture import svg\n"
+        "from pytest_ane.report.charts.run import svg\n"
         "from pytest_ane.report.charts.run import history\n"
         "try:\n    svg(history('cosine', [('abc', '2026-11-24', 0.9)]))\n"
         "except ReportError as error:\n    print(error)\n"

@@ -11,8 +11,7 @@ import pytest
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.exact_chain import StackState
-from pytest_ane.report.charts.picture import spec
-from pytest_ane.report.charts.run import drift
+from pytest_ane.report.charts.run import drift, spec
 from pytest_ane.report.verdict import to_json
 from tests.gates.behaviour.test_judge import ALONE, GOOD, NAN
 from tests.report.charts.drawn import drawn
