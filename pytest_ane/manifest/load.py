@@ -243,7 +243,7 @@ class Resolver:
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
-        kinds = [*_DRAWN.kinds]
+        kinds: list[str] = [*_DRAWN.kinds]
         if family := raw.get("family"):
             # What enters an encoder's block is normed: no channel is massive. It keeps no states.
             grows = family not in ENCODERS
