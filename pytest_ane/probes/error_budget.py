@@ -317,7 +317,8 @@ class _Stored(NamedTuple):
     def drawn(self, draw: int) -> FloatArray:
         """What may have been compressed, at random."""
         noise = gaussian(generator("loss", draw, self.of.weight.name), self.values.shape)
-        return self.values * np.float32(1 - self.share * self.even) + self.lost * noise
+        values = self.values * np.float32(1 - self.share * self.even) + self.lost * noise
+        return np.asarray(values, np.float32)
 
 
 def _stored(model: MLModel, weight: ProgramWeight) -> _Stored:
