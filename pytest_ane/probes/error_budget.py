@@ -26,7 +26,8 @@ import numpy as np
 
 from pytest_ane.backends import Runner
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner
-from pytest_ane.make.stored import spread
+from pytest_ane.make.stored import spread, stored_steps
+from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor import Session
@@ -35,7 +36,8 @@ from pytest_ane.mlprogram.executor.prepare import dense
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.pairing import Restorer, WeightPair, same_form
-from pytest_ane.mlprogram.weights import decompress, find_weights
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import ProgramWeight, decompress, find_weights
 from pytest_ane.probes.cases import Case, CaseState, Rows
 from pytest_ane.probes.overflow import first_overflow
 from pytest_ane.probes.seeded import gaussian, generator
@@ -98,7 +100,7 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-BUDGET_VERSION = 6
+BUDGET_VERSION = 7
 """Raised whenever the same programs and probes give another budget: part of every cache key."""
 _FLOAT32, _HALF = 2.0**-22, fp16.EPSILON
 """Of a sum's size, what rounding may take: of a few sums in float32, in fp16 of two, as a block
@@ -111,19 +113,35 @@ _NEARLY_ALL = 0.9
 _LAYERS = {"conv", "conv_transpose", "einsum", "gather", "gru", "linear", "lstm", "matmul", "rnn"}
 _DAMAGE = 16
 """Times the square that compression may lose of a constant; beyond, it is another one."""
-_DRAWS = 6
+_DRAWS = 12
 """Draws of what compression may have lost."""
+_GROWTH, _GROWN = 0.05, 24
+"""By how much constants are grown to see what their size changes, and how many of them alone."""
+_WAYS = (
+    "in all",
+    "at some positions",
+    "in some channels",
+    "in the mean of all positions",
+    "along what a larger or smaller constant makes",
+)
+"""In which an error may be more than compression leaves."""
 _NOTHING = 2e-3
 """Relative root mean square that is nothing, as of algebra."""
 _ENOUGH = 32
 """Numbers from which a mean square tells something."""
-_RIGHT = 1.18, 1.27, 1.32
+_RIGHT = 1.2, 1.38, 1.32, 1.2
 """Times what draws have, that right packages stay below where compression explains little: of the
-root mean square, of rows and of channels. A block of attention and feed-forward with weights that
-are normal, heavy-tailed, with outliers and with rows of various sizes, in 3 to 8 bits by k-means
-and evenly, int4 and int8, per tensor, channel and block, reached 0.99 of each over 20 seeds."""
+root mean square, of rows, of channels and of the mean row. A block of attention and feed-forward
+with weights that are normal, heavy-tailed, with outliers and with rows of various sizes, in 3 to 8
+bits by k-means and evenly, int4 and int8, per tensor, channel and block, reached 0.99 of each over
+20 seeds."""
 _COARSE = 0.25
 """What these grow by, per unit of what compression explains: draws of coarse weights vary more."""
+_DEVIATIONS, _LEAST, _SHRUNK = 4.5, 0.6, 0.3
+"""How far an error may be from the draws along what a constant's size changes: times the draws'
+deviation, which is at least a share of that along all constants, and as large as a gain of a share
+of the worst weight's squared relative error, for rounding may shrink all values together. The same
+blocks reached 0.9 of it."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +188,8 @@ class ErrorBudget:
     that the uncompressed program has no counterpart of, so that `program` is not known; `plain` is
     that program's name, for people. Where it is not known at all, `loss` is what the artifact is
     off by in float32, `explained` what its compression can make of that (root mean square), and
-    `beyond` how many times more it is than of a right package: see `unexplained`.
+    `beyond` how many times more it is than of a right package, and in which `way`: see
+    `unexplained`.
     """
 
     algebra: Error | None
@@ -183,6 +202,7 @@ class ErrorBudget:
     loss: Error | None = None
     explained: float = 0.0
     beyond: float = 0.0
+    way: str = ""
 
 
 def measure_budget(
@@ -245,46 +265,100 @@ def measure_loss(package: Path, cases: Sequence[Case], function: str | None = No
     """The error budget of a compressed package of which nobody knows what was compressed.
 
     Its file tells how far apart the values are that it can hold. Weights that are off by as much,
-    at random, give other outputs: as far from those may the reference be for its compression.
+    at random, give other outputs: as far from those may the reference be for its compression. What
+    a wrong function changes is mostly as if some constant were larger or smaller; the draws, which
+    are random, have little of that, so it shows below what compression costs.
     """
     model = read_model(package, function=function)
     exact, typed = (_runs(package, function, cases, how) for how in ("float32", "as-typed"))
     reference = _references(cases, exact)
-    weights = [w for w in find_weights(model) if w.function is model.main and w.weight.stages]
-    draws = []
-    for draw in range(_DRAWS):
-        others = {}
-        for weight in weights:
-            values = np.asarray(dense(decompress(model, weight)), np.float32)
-            noise = gaussian(generator("loss", draw, weight.weight.name), values.shape)
-            others[weight.operation] = values + spread(weight.weight, values) * noise
-        runner = CpuRunner(Session(model, "float32", 0, overrides=others))
-        draws.append([*run_cases(runner, cases)])
-    losses: dict[tuple[str, int], list[Loss]] = {}
-    for ref, mine, *made in zip(reference, exact, *draws, strict=True):
+    weights = [_stored(model, w) for w in find_weights(model) if w.function is model.main]
+    made = [
+        _runs_of(model, ((w, w.drawn(draw)) for w in weights if w.of.weight.stages), cases)
+        for draw in range(_DRAWS)
+    ]
+    for group in _alike(weights):
+        grown = ((w, w.values * np.float32(1 + _GROWTH)) for w in group)
+        made.append(_runs_of(model, grown, cases))
+    losses: dict[str, list[Loss]] = {}
+    for ref, mine, *others_ in zip(reference, exact, *made, strict=True):
         for name in _known(ref.case, mine):
-            rows = (ref.case.expected, mine.rows, ref.paths, *(run.rows for run in made))
-            expected, actual, path, *drawn = (
+            rows = (ref.case.expected, mine.rows, ref.paths, *(run.rows for run in others_))
+            expected, actual, path, *runs = (
                 ref.case.compared(np.asarray(each[name], np.float64)) for each in rows
             )
-            loss = Loss(expected, actual, np.stack(drawn), path)
-            losses.setdefault((name, expected.shape[1]), []).append(loss)
-    told = [unexplained(Loss(*map(_joined, zip(*each, strict=True)))) for each in losses.values()]
+            parts = (np.stack(each) for each in (runs[:_DRAWS], [actual, *runs[_DRAWS:]]))
+            loss = Loss(expected, actual, path, *parts)
+            losses.setdefault(name, []).append(loss)
+    shrunk = max((w.share for w in weights), default=0.0)
+    told = [unexplained(_joined(each), shrunk) for each in losses.values()]
+    beyond, way = max((each[1:] for each in told), default=(math.inf, ""))
     return ErrorBudget(
         None, _error(reference, typed, exact, _HALF), None,
         loss=_error(reference, exact, None, _FLOAT32),
-        explained=max((each for each, _ in told), default=0.0),
-        beyond=max((times for _, times in told), default=math.inf),
+        explained=max((each[0] for each in told), default=0.0),
+        beyond=beyond, way=way,
     )  # fmt: skip
 
 
+class _Stored(NamedTuple):
+    """A weight, its values, and what compression may have lost of each, as root mean square.
+
+    `share` is that of all, squared and relative. Entries of k-means are the means of what they
+    stand for; of `even` steps more of it lies nearer to zero.
+    """
+
+    of: ProgramWeight
+    values: FloatArray
+    lost: FloatArray
+    share: float
+    even: bool
+
+    def drawn(self, draw: int) -> FloatArray:
+        """What may have been compressed, at random."""
+        noise = gaussian(generator("loss", draw, self.of.weight.name), self.values.shape)
+        values = self.values * np.float32(1 - self.share * self.even) + self.lost * noise
+        return np.asarray(values, np.float32)
+
+
+def _stored(model: MLModel, weight: ProgramWeight) -> _Stored:
+    values = np.asarray(dense(decompress(model, weight)), np.float32)
+    lost = spread(weight.weight, values)
+    lost_square, square = (float(np.square(x, dtype=np.float64).sum()) for x in (lost, values))
+    even = any(
+        not isinstance(s, Palettize) or s.mode == "uniform" for s in stored_steps(model, weight)
+    )
+    return _Stored(weight, values, lost, min(lost_square / square, 1.0) if square else 0.0, even)
+
+
+def _runs_of(
+    model: MLModel, others: Iterable[tuple[_Stored, FloatArray]], cases: Sequence[Case]
+) -> list[Run]:
+    """Runs in float32 with other values of some weights."""
+    overrides = {weight.of.operation: values for weight, values in others}
+    return [*run_cases(CpuRunner(Session(model, "float32", 0, overrides=overrides)), cases)]
+
+
+def _alike(weights: Sequence[_Stored]) -> Iterable[list[_Stored]]:
+    """Weights that are grown together: where there are many, those of one shape and operation."""
+    groups: dict[Any, list[_Stored]] = {}
+    for w in weights:
+        kind = w.of.weight.op_types, w.of.weight.shape
+        groups.setdefault(w.of.operation.name if len(weights) <= _GROWN else kind, []).append(w)
+    return groups.values()
+
+
 class Loss(NamedTuple):
-    """Rows `[R, C]` of a reference, of an artifact, of `[K, R, C]` draws, and the residual path."""
+    """Rows `[R, C]` of a reference, of an artifact, and the residual path; `[K, R, C]` draws.
+
+    `grown` `[J, R, C]` has the artifact's own first, and with some of its constants grown.
+    """
 
     expected: DoubleArray
     actual: DoubleArray
-    draws: DoubleArray
     path: DoubleArray
+    draws: DoubleArray
+    grown: DoubleArray
 
 
 def _known(case: Case, *runs: Run | None) -> list[str]:
@@ -296,45 +370,75 @@ def _known(case: Case, *runs: Run | None) -> list[str]:
     ]
 
 
-def _joined(parts: Sequence[DoubleArray]) -> DoubleArray:
-    return np.concatenate(parts, axis=-2)
+def _joined(losses: Sequence[Loss]) -> Loss:
+    """All rows of an output; those of several lengths that were not told apart in parts alike."""
+    width = math.gcd(*(each.expected.shape[1] for each in losses)) or 1
+    parts = (
+        [x.reshape(*x.shape[:-2], -1, width) for x in each] for each in zip(*losses, strict=True)
+    )
+    return Loss(*(np.concatenate(each, axis=-2) for each in parts))
 
 
-def unexplained(loss: Loss) -> tuple[float, float]:
-    """What compression explains of an error, and how many times more there is, 1 being nothing.
+def unexplained(loss: Loss, shrunk: float = 0.0) -> tuple[float, float, str]:
+    """What compression explains of an error, how many times more there is, and in which way.
 
-    The first is a root mean square relative to what the reference adds. The second is the greatest
-    of four ratios to what the draws have, each over what right packages reach of it: of the root
-    mean square, of the worst rows, of the worst channels, and of the difference of gains.
+    The first is a root mean square relative to what the reference adds. The second, 1 being
+    nothing, is the greatest of five ratios to what the draws have, each over what right packages
+    reach of it: of the root mean square, of the worst rows, of the worst channels, of the mean row,
+    and of projections on what larger constants change. `shrunk` is the greatest squared relative
+    error of a weight.
     """
-    expected, actual, draws, path = loss
-    added = expected - path
-    size = np.linalg.norm(added, axis=1, keepdims=True)
+    expected, actual, path, draws, grown = loss
+    size = np.linalg.norm(expected - path, axis=1, keepdims=True)
     size = np.maximum(size, fp16.EPSILON * np.linalg.norm(expected, axis=1, keepdims=True))
     size = np.maximum(size, fp16.SMALLEST)
     with np.errstate(all="ignore"):
-        mine = np.square((actual - expected) / size)
-        made = np.square((actual - draws) / size)
+        error, made = (expected - actual) / size, (draws - actual) / size
+        mine, squares = np.square(error), np.square(made)
+        whole = squares.mean(0)
+        explained = math.sqrt(float(whole.sum(1).mean()))
+        means = np.square(error.mean(0, keepdims=True)), np.square(made.mean(1, keepdims=True))
         least = _NOTHING**2 / expected.shape[1]
-        whole = made.mean(0) + least
-        explained = math.sqrt(float(made.mean(0).sum(1).mean()))
-        most, *lines = (right * (1 + _COARSE * min(explained, 1.0)) for right in _RIGHT)
-        ratios = [math.sqrt(float(mine.sum() / whole.sum())) / most]
-        for axis, right in enumerate(lines):
-            worst = _worst(mine, whole, axis)
-            others = (len(draws) * (whole - least) - made) / (len(draws) - 1) + least
-            usual = max(_worst(a, b, axis) for a, b in zip(made, others, strict=True))
-            ratios.append(worst / max(1.0, usual) / right)
-        gains = [
-            float(((actual - path) * (each - path)).sum() / np.square(each - path).sum())
-            for each in (expected, *draws)
+        ratios = [
+            math.sqrt(float(mine.sum() / (whole + least).sum())),
+            _excess(mine, squares, least, 0),
+            _excess(mine, squares, least, 1),
+            _excess(*means, least, 0),
         ]
-        # An image's numbers vary together, and a few numbers by chance: as far as draws do.
-        varied = 4 * float(np.std(gains[1:]))
-        tolerance = max(0.7 * explained**2 + 0.12 * explained + _NOTHING, varied)
-        ratios.append(abs(gains[0] - float(np.mean(gains[1:]))) / tolerance)
+        ratios = [
+            ratio / right / (1 + _COARSE * min(explained, 1.0))
+            for ratio, right in zip(ratios, _RIGHT, strict=True)
+        ]
+        changed = np.stack([actual - path, *(grown[1:] - actual) / _GROWTH]) / size
+        ratios.append(_along(changed, error, made, shrunk))
+    beyond, way = max(zip(ratios, _WAYS, strict=True))
     finite = all(map(math.isfinite, ratios))
-    return _digits(explained), _digits(max(ratios)) if finite else math.inf
+    return _digits(explained), _digits(beyond) if finite else math.inf, way
+
+
+def _along(changed: DoubleArray, error: DoubleArray, made: DoubleArray, shrunk: float) -> float:
+    """How far an error is from the draws, along each direction `[R, C]` of what has `changed`."""
+    nothing = _NOTHING * math.sqrt(len(error))
+    directions = changed.reshape(len(changed), -1)
+    length = np.linalg.norm(directions, axis=1)
+    directions, length = directions[length > nothing], length[length > nothing]
+    if not length.size:
+        return 0.0
+    mine, drawn = (
+        each.reshape(-1, directions.shape[1]) @ directions.T / length for each in (error, made)
+    )
+    deviation = drawn.std(0, ddof=1) * math.sqrt(1 + 1 / len(made))
+    deviation = np.maximum(deviation, _LEAST * math.sqrt(float(np.square(deviation).mean())))
+    may = _DEVIATIONS * deviation + _SHRUNK * shrunk * length + nothing
+    return float((np.abs(mine - drawn.mean(0)) / may).max())
+
+
+def _excess(mine: DoubleArray, made: DoubleArray, least: float, axis: int) -> float:
+    """The worst rows or channels of an error, by those of draws among themselves."""
+    whole, count = made.sum(0), len(made)
+    others = ((whole - each) / (count - 1) + least for each in made)
+    usual = max(_worst(a, b, axis) for a, b in zip(made, others, strict=True))
+    return _worst(mine, whole / count + least, axis) / max(1.0, usual)
 
 
 def _worst(squares: DoubleArray, usual: DoubleArray, axis: int) -> float:

@@ -286,6 +286,29 @@ def test_another_function_is_more_than_the_file_can_lose(
     assert measure_loss(wrong, cases(packages, 1.0)).beyond > least
 
 
+def test_a_small_gain_shows_along_what_a_larger_constant_makes(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    """Compression costs nearly as much, but in no direction."""
+    wrong = palettized(package(tmp_path / "wrong.mlpackage", gain=1.02), 6)
+    found = measure_loss(wrong, cases(packages, 1.0))
+    assert found.loss is not None
+    assert found.loss.rms < 1.5 * found.explained
+    assert found.beyond > 1
+    assert found.way == "along what a larger or smaller constant makes"
+
+
+def test_a_bias_that_is_missing_shows_in_the_mean() -> None:
+    rng = np.random.default_rng(0)
+    expected, bias = rng.standard_normal((2, 32, 64)), 0.04 * rng.standard_normal(64)
+    actual = expected[0] + 0.1 * rng.standard_normal((32, 64))
+    draws = actual + 0.1 * rng.standard_normal((12, 32, 64))
+    loss = Loss(expected[0], actual, 0 * actual, draws, actual[None])
+    assert unexplained(loss)[1] < 1
+    missing = loss._replace(expected=expected[0] + bias)
+    assert unexplained(missing)[1:] == (pytest.approx(1.8, abs=0.4), "in the mean of all positions")
+
+
 def test_what_is_compared_with_itself_loses_nothing(packages: dict[str, Path]) -> None:
     small = palettized(packages["right"])
     (case,) = cases(packages, 1.0)
@@ -298,8 +321,8 @@ def test_what_is_compared_with_itself_loses_nothing(packages: dict[str, Path]) -
 def test_a_loss_that_is_not_finite_is_beyond_everything() -> None:
     one = rows(0).astype(np.float64)
     draws = one + 0.1 * np.stack([rows(i) for i in range(1, 5)])
-    assert unexplained(Loss(one, one, draws, 0 * one))[1] < 1
-    assert unexplained(Loss(one, one * np.nan, draws, 0 * one))[1] == math.inf
+    assert unexplained(Loss(one, one, 0 * one, draws, one[None]))[1] < 1
+    assert unexplained(Loss(one, one * np.nan, 0 * one, draws, one[None]))[1] == math.inf
 
 
 def test_what_varies_together_may_differ_by_a_gain() -> None:
@@ -307,5 +330,5 @@ def test_what_varies_together_may_differ_by_a_gain() -> None:
     rng, one = np.random.default_rng(0), np.ones((3, 64))
     gains = 1 + np.array([0.03, -0.03, 0.02, -0.02, 0.01, -0.01])[:, None, None]
     draws = one * gains + 1e-3 * rng.standard_normal((6, 3, 64))
-    assert unexplained(Loss(1.02 * one, one, draws, 0 * one))[1] < 1
-    assert unexplained(Loss(1.2 * one, one, draws, 0 * one))[1] > 1
+    assert unexplained(Loss(1.02 * one, one, 0 * one, draws, one[None]))[1] < 1
+    assert unexplained(Loss(1.2 * one, one, 0 * one, draws, one[None]))[1] > 1

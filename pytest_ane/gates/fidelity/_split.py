@@ -110,6 +110,8 @@ def _unexplained(
     beyond = budget.beyond > 1 and _is_broken(loss, policy.max_algebra)
     explained = f"its tables and scales explain {budget.explained:.2g} (rms)"
     reason = f"{_off(loss, shard)}, and {explained}"
+    if beyond and math.isfinite(budget.beyond):
+        reason += f"; {budget.beyond:.2g} times what they may {budget.way}"
     if beyond and budget.beyond > _RED and budget.explained < _MOST:
         reason = f"wrong function: no compression of this file loses that much: {reason}"
         yield _finding(loss, reason, "loss", math.inf)

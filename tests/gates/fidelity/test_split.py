@@ -91,7 +91,9 @@ def test_another_program_than_that_which_is_named() -> None:
     assert "uncompressed = " in unknown.reasons[0].remedy
 
 
-ALONE = replace(BUDGET, algebra=None, compression=None, loss=wrong(0.4, 0.1), explained=0.05)
+ALONE = replace(
+    BUDGET, algebra=None, compression=None, loss=wrong(0.4, 0.1), explained=0.05, way="in all"
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ ALONE = replace(BUDGET, algebra=None, compression=None, loss=wrong(0.4, 0.1), ex
     [
         (0.9, "passed", ""),
         (1.2, "unproven", "compression may not be all of it: 0.4 of what L01 adds is wrong, and "
-         "its tables and scales explain 0.05 (rms)"),
+         "its tables and scales explain 0.05 (rms); 1.2 times what they may in all"),
         (2.0, "failed", "wrong function: no compression of this file loses that much: 0.4 of what"),
     ],
 )  # fmt: skip
