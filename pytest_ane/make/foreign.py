@@ -28,8 +28,6 @@ _LARGEST = 1 << 26
 """Elements of the largest weight that is looked at; the compression gate judges every one."""
 _ROWS, _NAMED = 64, 3
 """Rows that are looked for among the others, and how many are named."""
-_GAIN = 0.05
-"""Relative L2 distance up to which a weight is another one times a number."""
 Rows = npt.NDArray[np.float64]
 
 
@@ -111,8 +109,8 @@ def _content(
         return f"{name} has {moved} of {{plain}}"
     with np.errstate(all="ignore"):
         gain = float((a * b).sum() / np.square(b).sum())
-        scaled = bool(np.linalg.norm(a - gain * b) <= _GAIN * np.linalg.norm(a))
-    if scaled:
+        off = _lost(a, gain * b) > allowed[rows]
+    if not off.any():
         return f"{name} is {gain:.3g} times that of {{plain}}"
     return f"no compression makes {name} of that of {{plain}}"
 

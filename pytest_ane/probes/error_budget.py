@@ -232,7 +232,7 @@ def measure_budget(
     ]
     if len(put) == len(restorer.pairs) and same_form(model, original):
         return replace(budget, program=Error(0.0, 0.0))
-    more = [c for c in further() if all(np.isfinite(x).all() for x in c.expected.values())]
+    more = further()
     others = _runs(plain, plainly, more, "float32")
     runner = CpuRunner(restorer.session(put, precision="float32"))
     runs = [*run_cases(runner, [*cases, *more])]

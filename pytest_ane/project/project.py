@@ -39,8 +39,9 @@ from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget, measure_loss
+from pytest_ane.probes.further import further_cases
 from pytest_ane.probes.golden import golden_cases, read_golden
-from pytest_ane.probes.package import length_cases, package_cases
+from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project._own_chain import OpenChain
@@ -328,7 +329,9 @@ class Project:
             compressed = None if digest == artifact.digest else artifact.path
             return measure_budget(
                 plain, compressed, cases, function=shard.function, against_itself=told == digest,
-                own=True, further=lambda: self._further(shard, artifact, plain),
+                own=True, further=lambda: further_cases(
+                    artifact.path, plain, shard.probes, shard.inputs, shard.function
+                ),
             )  # fmt: skip
 
         budget = self._kept_budget(shard, key, measured)
@@ -336,12 +339,6 @@ class Project:
             return budget
         named = plain in (shard.uncompressed, reference)
         return replace(budget, plain=plain.name if named else "its family's own")
-
-    def _further(self, shard: Shard, artifact: Artifact, plain: Path) -> list[Case]:
-        """Probes of every length, and those of which golden tensors are few."""
-        asked = artifact.path, plain, shard.probes, shard.inputs, shard.function
-        seeded = package_cases(CpuBackend("float32"), *asked) if shard.golden else []
-        return [*seeded, *length_cases(*asked)]
 
     def _same_form(self, shard: Shard, program: Program) -> Path | None:
         plain = None if shard.ports else self.converted(shard)

@@ -96,7 +96,7 @@ class FidelityGate(Gate[Fidelity]):
         if shard.golden is not None and ports is None:
             features = program.inputs
             known = domains(features, shard.inputs, package[0], function=shard.function)
-        edge = find_edge(*package, cases, named if known is None else None, known)
+        edge = find_edge(*package, cases, declares, known)
         covered = coverage(program, cases, golden=shard.golden is not None)
         overflow = _overflow(measurement, context, cases)
         return replace(
