@@ -102,14 +102,14 @@ def _said(
 def _content(
     name: str, stored: FloatArray, exact: FloatArray, allowed: Rows, rows: npt.NDArray[np.int64]
 ) -> str:
-    a, b = (x.reshape(len(x), -1)[rows].astype(np.float64) for x in (stored, exact))
+    a, b = (x.reshape(len(x), -1)[rows] for x in (stored, exact))
     if not a.any():
         return f"{name} is zero, and not in {{plain}},"
     if moved := _moved(stored, exact, allowed, rows):
         return f"{name} has {moved} of {{plain}}"
     with np.errstate(all="ignore"):
         gain = float((a * b).sum() / np.square(b).sum())
-        off = _lost(a, gain * b) > allowed[rows]
+        off = _lost(a, np.float32(gain) * b) > allowed[rows]
     if not off.any():
         return f"{name} is {gain:.3g} times that of {{plain}}"
     return f"no compression makes {name} of that of {{plain}}"

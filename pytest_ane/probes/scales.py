@@ -117,7 +117,9 @@ def _edge(package: Path, function: str | None, case: Case, reference: Path | Non
     model = typed.model
     op = "" if isinstance(model, Pipeline) else first_overflow(model, [scaled(case, bad)])
     later = scaled(case, min(_SOONER * bad, fp16.MAX))
-    sooner = bool(op and oracle and rounded) and _apart(later, oracle, rounded) <= bounds[0]
+    sooner = False
+    if op and oracle is not None and rounded is not None:
+        sooner = _apart(later, oracle, rounded) <= bounds[0]
     return Edge(good, "overflows" if op else "rounds", op, sooner)
 
 
