@@ -17,7 +17,7 @@ no error than rounding the output to its type takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ import numpy as np
 
 from pytest_ane.backends import Runner
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner
+from pytest_ane.make.foreign import foreign_weights, is_layer
 from pytest_ane.make.stored import spread, stored_steps
 from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram import fp16
@@ -35,7 +36,7 @@ from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.prepare import dense
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
-from pytest_ane.mlprogram.pairing import Restorer, WeightPair, same_form
+from pytest_ane.mlprogram.pairing import Restorer, same_form
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import ProgramWeight, decompress, find_weights
 from pytest_ane.probes.cases import Case, CaseState, Rows
@@ -100,7 +101,7 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-BUDGET_VERSION = 7
+BUDGET_VERSION = 8
 """Raised whenever the same programs and probes give another budget: part of every cache key."""
 _FLOAT32, _HALF = 2.0**-22, fp16.EPSILON
 """Of a sum's size, what rounding may take: of a few sums in float32, in fp16 of two, as a block
@@ -110,9 +111,6 @@ LARGE = 0.05
 _NARROW = 4
 """Channels are named where a fourth of them, or fewer, have nearly all of the squared error."""
 _NEARLY_ALL = 0.9
-_LAYERS = {"conv", "conv_transpose", "einsum", "gather", "gru", "linear", "lstm", "matmul", "rnn"}
-_DAMAGE = 16
-"""Times the square that compression may lose of a constant; beyond, it is another one."""
 _DRAWS = 12
 """Draws of what compression may have lost."""
 _GROWTH, _GROWN = 0.05, 24
@@ -185,8 +183,9 @@ class ErrorBudget:
 
     `overflow` is what the first operation of the uncompressed program made whose result is not
     finite, by `first_overflow`; empty where there is none. `unpaired` are compressed weights
-    that the uncompressed program has no counterpart of, so that `program` is not known; `plain` is
-    that program's name, for people. Where it is not known at all, `loss` is what the artifact is
+    that the uncompressed program has no counterpart of, so that `program` is not known; `foreign`
+    says of weights that they are others there, by `foreign_weights`; `plain` is that program's
+    name, for people. Where it is not known at all, `loss` is what the artifact is
     off by in float32, `explained` what its compression can make of that (root mean square), and
     `beyond` how many times more it is than of a right package, and in which `way`: see
     `unexplained`.
@@ -198,6 +197,7 @@ class ErrorBudget:
     overflow: str = ""
     program: Error | None = None
     unpaired: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     plain: str = ""
     loss: Error | None = None
     explained: float = 0.0
@@ -213,12 +213,14 @@ def measure_budget(
     function: str | None = None,
     against_itself: bool = False,
     own: bool = False,
+    further: Callable[[], Sequence[Case]] = list,
 ) -> ErrorBudget:
     """The error budget of a shard on its probes, by runs of the CPU executor.
 
     `compressed` is None where the artifact is the uncompressed package. With `against_itself` the
     reference is the uncompressed package, so that there is no algebra to judge. An `own` one was
-    not compressed here, so its program is held to the uncompressed one.
+    not compressed here, so its program is held to the uncompressed one. Where the two are not the
+    same operations, so it is on `further` cases, whose reference is the uncompressed program.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")
@@ -238,27 +240,24 @@ def measure_budget(
         return budget
     model, original = read_model(compressed, function=function), read_model(plain, function=plainly)
     restorer = Restorer(model, original)
-    put = [p.name for p in restorer.pairs if p.weight.stages and not _is_another(p)]
+    foreign = foreign_weights(restorer.pairs)
+    budget = replace(budget, foreign=tuple(foreign.values()))
     if restorer.absent:
         return replace(budget, unpaired=restorer.absent)
+    # A layer's weight that lost too much is damaged; a mask is part of the program.
+    put = [
+        pair.name
+        for pair in restorer.pairs
+        if pair.weight.stages and (pair.name not in foreign or is_layer(pair.weight))
+    ]
     if len(put) == len(restorer.pairs) and same_form(model, original):
         return replace(budget, program=Error(0.0, 0.0))
+    more = further()
+    others = _runs(plain, plainly, more, "float32")
     runner = CpuRunner(restorer.session(put, precision="float32"))
-    return replace(budget, program=_error(reference, [*run_cases(runner, cases)], exact, _FLOAT32))
-
-
-def _is_another(pair: WeightPair) -> bool:
-    """Whether a constant that is no layer's weight, such as a mask, is none that compression makes.
-
-    It belongs to the program, where a layer's weight that lost too much is damaged.
-    """
-    if not _LAYERS.isdisjoint(pair.weight.op_types):
-        return False
-    stored, exact = (np.asarray(each, np.float32) for each in (pair.stored, pair.exact))
-    with np.errstate(all="ignore"):
-        lost, size = (float(np.square(each).sum()) for each in (stored - exact, exact))
-    may = _DAMAGE * float(np.square(spread(pair.weight, stored)).sum())
-    return lost > may + _NOTHING**2 * size
+    runs = [*run_cases(runner, [*cases, *more])]
+    references = [*reference, *_references(more, others)]
+    return replace(budget, program=_error(references, runs, [*exact, *others], _FLOAT32))
 
 
 def measure_loss(package: Path, cases: Sequence[Case], function: str | None = None) -> ErrorBudget:

@@ -19,7 +19,6 @@ import numpy as np
 from pytest_ane.backends import Runner
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.model import counterpart
 from pytest_ane.mlprogram.records import Pipeline
@@ -28,14 +27,17 @@ from pytest_ane.probes.error_budget import run_cases, total_error
 from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.overflow import first_overflow
 
-SWEEP = 1
+SWEEP = 2
 """Version of the sweep, raised when the same package gives another edge."""
-_DECADES = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, fp16.MAX)
+DECADES = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, fp16.MAX)
+"""Sizes that an input of unknown range is scaled to."""
 _STEPS = 10
 """Halvings of a decade, to 0.2 %."""
 _ROUNDS, _DEPARTS = 0.1, 0.2
 """Least error, relative to what the package adds, that is one: of rounding, as `max-rounding` has
 it, and of the function. Both may be twice what they are at the first two decades."""
+_SOONER = 4.0
+"""Times the size at which a package overflows that its reference is right up to."""
 _WRONG = 0.7
 """An error at those decades that allows no more of it later."""
 
@@ -48,11 +50,13 @@ class Edge:
         holds: the largest magnitude that was right; fp16's largest where all were.
         how: what becomes of it beyond: `overflows`, `rounds` or `departs` from its reference.
         op: the first operation that fp16 does not hold there, as of an `ErrorBudget`.
+        sooner: whether it overflows there, and its reference as typed not even at four times that.
     """
 
     holds: float
     how: str = ""
     op: str = ""
+    sooner: bool = False
 
 
 def find_edge(
@@ -64,16 +68,18 @@ def find_edge(
 ) -> Edge | None:
     """The edge of a package, by the first probe with an input of unknown range; None without one.
 
-    Without a `reference` package only rounding is looked at. Of `golden` tensors, whose inputs have
-    these domains, the shortest probe is scaled, where one of its inputs alone is of unknown range:
-    of several, nobody says which is a mask. None as well where the runs do not fit the memory or
-    time that is allowed.
+    The `reference` is a package; without one only rounding is looked at. Of `golden` tensors, whose
+    inputs have these domains, the shortest probe is scaled, where one of its inputs alone is of
+    unknown range: of several, nobody says which is a mask. None as well where the runs do not fit
+    the memory or time that is allowed.
     """
     if golden is not None:
         drawn = [replace(case, domains=golden) for case in cases]
-        case = min((c for c in drawn if len(_free(c)) == 1), key=lambda c: c.length, default=None)
+        case = min(
+            (c for c in drawn if len(free_inputs(c)) == 1), key=lambda c: c.length, default=None
+        )
     else:
-        case = next((c for c in cases if c.kind == "gaussian" and _free(c)), None)
+        case = next((c for c in cases if c.kind == "gaussian" and free_inputs(c)), None)
     if case is None:
         return None
     try:
@@ -84,17 +90,18 @@ def find_edge(
 
 def _edge(package: Path, function: str | None, case: Case, reference: Path | None) -> Edge:
     typed, exact = (CpuBackend(p).load(package, function) for p in ("as-typed", "float32"))
-    oracle = None
+    oracle = rounded = None
     if reference is not None:
-        oracle = CpuBackend("float32").load(reference, counterpart(reference, function))
+        theirs = reference, counterpart(reference, function)
+        rounded, oracle = (CpuBackend(p).load(*theirs) for p in ("as-typed", "float32"))
 
     @cache
     def errors(size: float) -> tuple[float, float]:
-        scaled = _scaled(case, size)
-        rounding = _apart(scaled, exact, typed)
-        return rounding, 0.0 if oracle is None else _apart(scaled, oracle, exact)
+        probe = scaled(case, size)
+        rounding = _apart(probe, exact, typed)
+        return rounding, 0.0 if oracle is None else _apart(probe, oracle, exact)
 
-    first = [errors(size) for size in _DECADES[:2]]
+    first = [errors(size) for size in DECADES[:2]]
     known = (max(pair) for pair in zip(*first, strict=True))
     bounds = [max(least, 2 * e if e < _WRONG else 0.0)
               for least, e in zip((_ROUNDS, _DEPARTS), known, strict=True)]  # fmt: skip
@@ -108,16 +115,20 @@ def _edge(package: Path, function: str | None, case: Case, reference: Path | Non
     if not faults(bad)[0]:
         return Edge(good, "departs")
     model = typed.model
-    op = "" if isinstance(model, Pipeline) else first_overflow(model, [_scaled(case, bad)])
-    return Edge(good, "overflows" if op else "rounds", op)
+    op = "" if isinstance(model, Pipeline) else first_overflow(model, [scaled(case, bad)])
+    later = scaled(case, min(_SOONER * bad, fp16.MAX))
+    sooner = False
+    if op and oracle is not None and rounded is not None:
+        sooner = _apart(later, oracle, rounded) <= bounds[0]
+    return Edge(good, "overflows" if op else "rounds", op, sooner)
 
 
 def _between(wrong: Callable[[float], bool]) -> tuple[float, float | None]:
     """The largest size that is right, to three digits, and one above it that is wrong."""
-    at = next((i for i, size in enumerate(_DECADES) if wrong(size)), None)
+    at = next((i for i, size in enumerate(DECADES) if wrong(size)), None)
     if at is None:
-        return _DECADES[-1], None
-    low, high = _DECADES[at - 1] if at else 0.0, _DECADES[at]
+        return DECADES[-1], None
+    low, high = DECADES[at - 1] if at else 0.0, DECADES[at]
     for _ in range(_STEPS if at else 0):
         middle = sqrt(low * high)
         low, high = (low, middle) if wrong(middle) else (middle, high)
@@ -125,21 +136,20 @@ def _between(wrong: Callable[[float], bool]) -> tuple[float, float | None]:
     return float(f"{low // digits * digits:.3g}"), high
 
 
-def _free(case: Case) -> list[str]:
+def free_inputs(case: Case) -> list[str]:
+    """Inputs of unknown range."""
     return [name for name, domain in case.domains.items() if domain.input is None]
 
 
-def _scaled(case: Case, size: float) -> Case:
+def scaled(case: Case, size: float) -> Case:
     """The probe with its inputs of unknown range scaled, so that the largest has this size."""
-    free = _free(case)
+    free = free_inputs(case)
     largest = max(float(np.abs(call[n]).max(initial=0.0)) for call in case.calls for n in free)
 
-    def scaled(call: Arrays) -> Arrays:
-        factor = np.float32(size / (largest or 1.0))
-        return {n: x * factor if n in free else x for n, x in call.items()}
-
-    calls = tuple(dict(scaled(call)) for call in case.calls)
-    return replace(case, calls=calls, input_max=size)
+    factor = np.float32(size / (largest or 1.0))
+    calls = ({n: x * factor if n in free else x for n, x in call.items()} for call in case.calls)
+    name = f"{case.name} up to {size:,g}"
+    return replace(case, name=name, calls=tuple(calls), input_max=size)
 
 
 def _apart(case: Case, right: Runner, other: Runner) -> float:

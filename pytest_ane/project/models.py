@@ -34,6 +34,7 @@ from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming
 from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
 from pytest_ane.models.sources import end_tokens, identify, open_source
 from pytest_ane.models.sources.base import Tokenizer
+from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import (
     LOGITS_VERSION,
@@ -41,7 +42,6 @@ from pytest_ane.probes.exact_chain import (
     record_golden,
     reference_chain,
 )
-from pytest_ane.probes.package import builder_cases, record_builder
 from pytest_ane.probes.recording import (
     HiddenProbe,
     TokenPrompt,

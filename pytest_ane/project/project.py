@@ -39,6 +39,7 @@ from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget, measure_loss
+from pytest_ane.probes.further import further_cases
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
@@ -328,7 +329,9 @@ class Project:
             compressed = None if digest == artifact.digest else artifact.path
             return measure_budget(
                 plain, compressed, cases, function=shard.function, against_itself=told == digest,
-                own=True,
+                own=True, further=lambda: further_cases(
+                    artifact.path, plain, shard.probes, shard.inputs, shard.function
+                ),
             )  # fmt: skip
 
         budget = self._kept_budget(shard, key, measured)

@@ -13,7 +13,7 @@ from pytest_ane.make import Cache
 from pytest_ane.manifest import Input, Probes, Shard
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.models.families import Conversion, Port
-from pytest_ane.probes.package import builder_cases, record_builder
+from pytest_ane.probes.builder import builder_cases, record_builder
 
 X, Y = Port("x", (1, 3, "T", 1)), Port("y", (1, 2, "T", 1))
 SHARD = Shard(model="m", id="a", max_tokens=5, probes=Probes(kinds=("gaussian", "unit-norm")))

@@ -16,7 +16,8 @@ from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.manifest import Probes
 from pytest_ane.probes.cases import TURNS, Calls, Case
 from pytest_ane.probes.domains import Slots
-from pytest_ane.probes.package import package_cases, sequences
+from pytest_ane.probes.package import package_cases
+from pytest_ane.probes.sequences import sequences
 from tests.multifunction import save
 from tests.probes import packages
 

@@ -92,7 +92,7 @@ def raised(name: str) -> Change:
 
 
 MODULES = (
-    "make.shard", "probes.recording", "probes.package", "probes.exact_chain", "project.models",
+    "make.shard", "probes.recording", "probes.builder", "probes.exact_chain", "project.models",
     "project.project", "project._own_chain", "tools._recommend", "gates.fidelity",
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Environment, Gate, ShardContext
-from pytest_ane.gates.fidelity._interface import against_package, differences
+from pytest_ane.gates.fidelity._interface import against_package, default_apart, differences
 from pytest_ane.gates.fidelity._judge import figures, judge, limits
 from pytest_ane.gates.fidelity._measure import coverage, measure
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity
@@ -91,11 +91,12 @@ class FidelityGate(Gate[Fidelity]):
             function = counterpart(declares, shard.function)
             theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
+            interface = (*interface, *default_apart(package[0], declares))
         known = None
         if shard.golden is not None and ports is None:
             features = program.inputs
             known = domains(features, shard.inputs, package[0], function=shard.function)
-        edge = find_edge(*package, cases, named if known is None else None, known)
+        edge = find_edge(*package, cases, declares, known)
         covered = coverage(program, cases, golden=shard.golden is not None)
         overflow = _overflow(measurement, context, cases)
         return replace(

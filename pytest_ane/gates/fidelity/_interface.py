@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pytest_ane.gates.verdict import some
+from pytest_ane.mlprogram.model import entry_points, read_any
 from pytest_ane.mlprogram.records import (
     DType,
     Feature,
@@ -90,6 +92,15 @@ def against_package(
     return (*heeded, *_settings_apart(model, reference)), _listed(
         each[:3] for each in every if not each[3]
     )
+
+
+def default_apart(package: Path, reference: Path) -> tuple[str, ...]:
+    """Whether callers that name no function get another one than of the reference."""
+    if not (entry_points(package) and entry_points(reference)):
+        return ()
+    models = [read_any(each, weights=False) for each in (package, reference)]
+    mine, theirs = ("" if isinstance(model, Pipeline) else model.main.name for model in models)
+    return () if mine == theirs else (f"default function {mine} in place of {theirs}",)
 
 
 def _against(kind: str, mine: Feature | None, theirs: Feature) -> Iterator[tuple[str, bool]]:

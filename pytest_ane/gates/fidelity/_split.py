@@ -68,6 +68,9 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
     if budget.loss is not None:
         yield from _unexplained(budget, budget.loss, policy, shard)
         total = None
+    for each in budget.foreign:
+        reason = each.format(plain=budget.plain)
+        yield Finding("failed", reason, kind=f"hold other weights than {budget.plain}")
     wrong = _is_broken(budget.algebra, policy.max_algebra)
     if wrong and budget.algebra is not None:
         reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
