@@ -39,8 +39,8 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] | None = None) -> li
     return [
         package_case(
             kind, name,
-            *([with_prefix(tensors, f"{i}.{call}.{end}.") for call in range(calls)]
-              for end in ("in", "out")),
+            [with_prefix(tensors, f"{i}.{call}.in.") for call in range(calls)],
+            [with_prefix(tensors, f"{i}.{call}.out.") for call in range(calls)],
             ports, length=length, start=min(spans, default=[0])[0], carried=carried,
             states=with_prefix(tensors, f"{i}.state."), spans=tuple(map(tuple, spans)),
             slots=metadata["slots"], domains=domains, same_module=metadata["same_module"],
@@ -57,14 +57,11 @@ def record_builder(
     `conversion` is called only when there is no recording yet. `BuildError` where the reference
     fails, `ProgramError` where the manifest's inputs do not fit.
     """
-    key = {
-        **identity,
-        "recording": [RECORDING_VERSION, GENERATOR],
-        "shard": shard.id,
-        "max": shard.max_tokens,
+    key = identity | {
+        "recording": [RECORDING_VERSION, GENERATOR], "shard": shard.id, "max": shard.max_tokens,
         "probes": shard.probes.model_dump(mode="json"),
         "inputs": [SAMPLER, questions(shard.inputs)],
-    }
+    }  # fmt: skip
 
     def make(folder: Path) -> None:
         built = conversion()
@@ -175,12 +172,12 @@ class _Draws:
 
 def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
     check_names(shard.qualified, shard.inputs, [port.name for port in ports])
+    shapes = {port.name: (_port_shape(port, 1), _port_shape(port, shard.max_tokens))
+              for port in ports if port.name in shard.inputs}  # fmt: skip
     features = (
-        Feature(p.name, DType.FP16, (), tuple(
-            (1, shard.max_tokens) if n == "T" else (int(n), int(n)) for n in p.shape
-        ))
-        for p in ports if p.name in shard.inputs
-    )  # fmt: skip
+        Feature(name, DType.FP16, (), tuple(zip(*ends, strict=True)))
+        for name, ends in shapes.items()
+    )
     domains = {name: from_manifest(spec) for name, spec in shard.inputs.items()}
     return Sampler(tuple(features), shard.qualified, domains)
 

@@ -163,8 +163,8 @@ class Case:
         kept: rows of all calls that are compared, where others are overwritten; None for all.
         left_out, undecided: channels, and rows, that are not compared.
         states: by name, before the first call; zero where they are not named.
-        recurrent, restored: states that a call which goes back finds as they were before an
-            earlier one, and by each such call that earlier one.
+        recurrent, restored: states that a call which goes back finds as before an earlier one, and
+            by each such call that earlier one.
         carried: by state, whether it changes the reference's last outputs; empty if nobody asked.
         spans: of each call the position of its first row and T; empty where nobody knows.
         slots: how many positions a state holds, by name, where that is known.
@@ -211,10 +211,8 @@ class Case:
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""
-        rows = _joined(parts)
-        if self.kept is None:
-            return rows
-        return {name: array[list(self.kept)] for name, array in rows.items()}
+        kept = slice(None) if self.kept is None else list(self.kept)
+        return {name: array[kept] for name, array in _joined(parts).items()}
 
     def compared(self, rows: npt.NDArray[Float]) -> npt.NDArray[Float]:
         """Rows `[T, C]` with zeros in the channels, and the rows, that are left out."""
@@ -276,17 +274,11 @@ def package_case(
     expected = _joined([rows(each) for each in outputs])
     lengths = [len(array) for key, array in expected.items() if key not in objects]
     return Case(
-        kind=kind,
-        name=name,
-        calls=tuple(calls),
-        rows=rows,
-        expected=expected,
+        kind, name, tuple(calls), rows, expected,
         length=max(lengths, default=1) if length is None else length,
-        input_max=max(map(largest_input, calls)),
-        residual_unknown=True,
-        detections=kinds.detections,
-        **known,
-    )
+        input_max=max(map(_largest, calls)),
+        residual_unknown=True, detections=kinds.detections, **known,
+    )  # fmt: skip
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
@@ -294,8 +286,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def largest_input(inputs: Arrays) -> float:
-    """Largest magnitude of the floating-point inputs; 0.0 without any."""
+def _largest(inputs: Arrays) -> float:
     floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
     return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
 
@@ -320,12 +311,11 @@ def as_array(output: Any) -> Array:
 
 def port_rows(output: Any, port: Port | None) -> FloatArray:
     """An output as float32 `[T, C]` where one axis is known to be flexible, else `[1, size]`."""
-    array = as_array(output)
+    array = np.asarray(as_array(output), np.float32)
     axis = None if port is None else flexible_axis(port)
     if axis is None or port is None or np.ndim(output) != len(port.shape):
-        return np.asarray(array, dtype=np.float32).reshape(1, -1)
-    moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
-    return moved.reshape(len(moved), -1)
+        return array.reshape(1, -1)
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
 def flexible_axis(port: Port) -> int | None:

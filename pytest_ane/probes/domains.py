@@ -1,12 +1,9 @@
 """What each input of a package is drawn from: as the manifest says, or as the program implies.
 
-An input is followed through casts, reshapes and other operations that only move its values, to the
-operations that take them. Indices of a gather are below the extent of its table, and what a
-logarithm takes is positive. Positions are followed through integer arithmetic to the slots of
-states that they begin at, index or are compared with. What nothing implies is drawn as the probe's
-kind says, integers as 0 or 1, which is inside every vocabulary.
-
-`Sampler` draws a package's inputs from its domains, one call after another.
+An input is followed through operations that only move its values to those that take them. Indices
+of a gather are below the extent of its table, and what a logarithm takes is positive. Positions are
+followed through integer arithmetic to the slots of states that they begin at, index or are compared
+with. What nothing implies is drawn as the probe's kind says, integers as 0 or 1.
 """
 
 from __future__ import annotations
@@ -84,10 +81,8 @@ def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]
     """Raise `ProgramError` where an input that the manifest names is none of a package or shard."""
     for name in tables:
         if name not in names:
-            raise ProgramError(
-                f"{subject}: has no input {name!r}, which the manifest names; "
-                f"{nearest(name, names)}."
-            )
+            why = f"which the manifest names; {nearest(name, names)}"
+            raise ProgramError(f"{subject}: has no input {name!r}, {why}.")
 
 
 def from_manifest(spec: Input) -> Domain:
@@ -357,9 +352,8 @@ class _Graph:
         if parameter == "indices" and own:
             return self._indices(operation)
         if parameter == "begin" and own and op in _SLICES:
-            sentence = (
-                f"ids: 0 and 1, for {name} begins there and nothing implies how far it may go"
-            )
+            how = f"{name} begins there and nothing implies how far it may go"
+            sentence = f"ids: 0 and 1, for {how}"
             return Domain("default", Input(kind="ids", count=2), sentence)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
             verb = "divides by it" if op == "real_div" else "takes it"

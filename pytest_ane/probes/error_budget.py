@@ -80,15 +80,11 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
         sizes = (max(map(len, part.values()), default=0) for part in mine)
         every = [size for size in sizes for _ in range(size)]
         lengths = every if case.kept is None else [every[i] for i in case.kept]
-        yield Run(case.joined(mine), tuple(lengths), _sequences(others))
-
-
-def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
-    """What is like an output in every call, as one sequence."""
-    return {
-        name: [np.concatenate(parts) for parts in zip(*(call[name] for call in calls), strict=True)]
-        for name in (calls[0] if calls else ())
-    }
+        paths = {
+            name: [*map(np.concatenate, zip(*(call[name] for call in others), strict=True))]
+            for name in (others[0] if others else ())
+        }
+        yield Run(case.joined(mine), tuple(lengths), paths)
 
 
 def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
@@ -128,11 +124,10 @@ _NOTHING = 2e-3
 _ENOUGH = 32
 """Numbers from which a mean square tells something."""
 _RIGHT = 1.2, 1.38, 1.32, 1.2
-"""Times what draws have, that right packages stay below where compression explains little: of the
-root mean square, of rows, of channels and of the mean row. A block of attention and feed-forward
-with weights that are normal, heavy-tailed, with outliers and with rows of various sizes, in 3 to 8
-bits by k-means and evenly, int4 and int8, per tensor, channel and block, reached 0.99 of each over
-20 seeds."""
+"""Times what draws have, that right packages stay below where compression explains little, by way.
+Blocks of attention and feed-forward with normal and heavy-tailed weights, outliers and rows of
+various sizes, in 3 to 8 bits by k-means and evenly, int4 and int8, per tensor, channel and block,
+reached 0.99 of each over 20 seeds."""
 _COARSE = 0.25
 """What these grow by, per unit of what compression explains: draws of coarse weights vary more."""
 _DEVIATIONS, _LEAST, _SHRUNK = 4.5, 0.6, 0.3
@@ -181,14 +176,13 @@ class Error:
 class ErrorBudget:
     """What a shard's errors are made of; a part is None where its program is missing.
 
-    `overflow` is what the first operation of the uncompressed program made whose result is not
-    finite, by `first_overflow`; empty where there is none. `unpaired` are compressed weights
-    that the uncompressed program has no counterpart of, so that `program` is not known; `foreign`
-    says of weights that they are others there, by `foreign_weights`; `plain` is that program's
-    name, for people. Where it is not known at all, `loss` is what the artifact is
-    off by in float32, `explained` what its compression can make of that (root mean square), and
-    `beyond` how many times more it is than of a right package, and in which `way`: see
-    `unexplained`.
+    Attributes:
+        overflow: of the uncompressed program, by `first_overflow`.
+        unpaired: compressed weights without a counterpart there, so that `program` is not known.
+        foreign: sentences about weights that are others there, by `foreign_weights`.
+        plain: its name, for people.
+        loss, explained, beyond, way: without that program, the artifact's error in float32, and
+            what `unexplained` says of it.
     """
 
     algebra: Error | None
@@ -217,10 +211,10 @@ def measure_budget(
 ) -> ErrorBudget:
     """The error budget of a shard on its probes, by runs of the CPU executor.
 
-    `compressed` is None where the artifact is the uncompressed package. With `against_itself` the
-    reference is the uncompressed package, so that there is no algebra to judge. An `own` one was
-    not compressed here, so its program is held to the uncompressed one. Where the two are not the
-    same operations, so it is on `further` cases, whose reference is the uncompressed program.
+    `compressed` is None where the artifact is the uncompressed package. With `against_itself` that
+    is the reference, so there is no algebra to judge. An `own` one was not compressed here, so its
+    program is held to the uncompressed one; where operations are not the same, on `further` cases
+    too, whose reference is the uncompressed program.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")
@@ -263,10 +257,9 @@ def measure_budget(
 def measure_loss(package: Path, cases: Sequence[Case], function: str | None = None) -> ErrorBudget:
     """The error budget of a compressed package of which nobody knows what was compressed.
 
-    Its file tells how far apart the values are that it can hold. Weights that are off by as much,
-    at random, give other outputs: as far from those may the reference be for its compression. What
-    a wrong function changes is mostly as if some constant were larger or smaller; the draws, which
-    are random, have little of that, so it shows below what compression costs.
+    Weights that are off at random by what the file cannot hold give other outputs: as far from
+    those may the reference be for its compression. A wrong function is mostly as if some constant
+    were larger or smaller, of which random draws have little, so it shows below that.
     """
     model = read_model(package, function=function)
     exact, typed = (_runs(package, function, cases, how) for how in ("float32", "as-typed"))
@@ -381,11 +374,9 @@ def _joined(losses: Sequence[Loss]) -> Loss:
 def unexplained(loss: Loss, shrunk: float = 0.0) -> tuple[float, float, str]:
     """What compression explains of an error, how many times more there is, and in which way.
 
-    The first is a root mean square relative to what the reference adds. The second, 1 being
-    nothing, is the greatest of five ratios to what the draws have, each over what right packages
-    reach of it: of the root mean square, of the worst rows, of the worst channels, of the mean row,
-    and of projections on what larger constants change. `shrunk` is the greatest squared relative
-    error of a weight.
+    The first is a root mean square relative to what the reference adds. The second is the greatest
+    of five ratios to what the draws have, one for each of `_WAYS`; right packages stay below 1.
+    `shrunk` is the greatest squared relative error of a weight.
     """
     expected, actual, path, draws, grown = loss
     size = np.linalg.norm(expected - path, axis=1, keepdims=True)
@@ -404,10 +395,8 @@ def unexplained(loss: Loss, shrunk: float = 0.0) -> tuple[float, float, str]:
             _excess(mine, squares, least, 1),
             _excess(*means, least, 0),
         ]
-        ratios = [
-            ratio / right / (1 + _COARSE * min(explained, 1.0))
-            for ratio, right in zip(ratios, _RIGHT, strict=True)
-        ]
+        coarse = 1 + _COARSE * min(explained, 1.0)
+        ratios = [x / right / coarse for x, right in zip(ratios, _RIGHT, strict=True)]
         changed = np.stack([actual - path, *(grown[1:] - actual) / _GROWTH]) / size
         ratios.append(_along(changed, error, made, shrunk))
     beyond, way = max(zip(ratios, _WAYS, strict=True))
@@ -464,8 +453,7 @@ def _runs(
     return list(run_cases(CpuBackend(precision).load(package, function), cases))
 
 
-@dataclass(frozen=True, eq=False)
-class _Reference:
+class _Reference(NamedTuple):
     """What a probe's reference says, by output: rows, and what of them is the residual path."""
 
     case: Case
@@ -487,8 +475,7 @@ def _references(cases: Sequence[Case], runs: Sequence[Run]) -> list[_Reference]:
     return made
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(NamedTuple):
     """Errors of one output of one probe, row by row."""
 
     reference: _Reference
@@ -515,7 +502,7 @@ def _error(
     if not every:
         return Error(math.inf, math.inf)
     worst = max(every, key=lambda rows: float(rows.errors.max(initial=0.0)))
-    row = int(worst.errors.argmax()) if worst.errors.size else 0
+    row, start = int(worst.errors.argmax()) if worst.errors.size else 0, worst.reference.case.start
     joined = np.concatenate([rows.errors for rows in every])
     square = sum(rows.square for rows in every)
     sized = [(rows, [(n,) for n in rows.reference.lengths]) for rows in every]
@@ -524,14 +511,11 @@ def _error(
         rms=_digits(math.sqrt(float(np.square(joined).mean())) if joined.size else 0.0),
         probe=worst.reference.case.name,
         output=worst.output,
-        position=worst.reference.case.start + row,
+        position=start + row,
         gain=_digits(sum(rows.along for rows in every) / square if square else math.nan),
         lengths=_greatest(sized),
         least=_least(sized),
-        positions=tuple(
-            (worst.reference.case.start + i, _digits(x))
-            for i, x in enumerate(worst.errors[:512].tolist())
-        ),
+        positions=tuple((start + i, _digits(x)) for i, x in enumerate(worst.errors[:512].tolist())),
         channels=_channels(worst.difference),
         experts=_greatest((rows, rows.reference.case.routed) for rows in every),
         adds=any(bool(path.any()) for ref in reference for path in ref.paths.values()),

@@ -246,13 +246,12 @@ def _package_cases(
     golden: GoldenTensors, runner: Runner, artifact: Path, shard: Shard
 ) -> list[Case]:
     kinds = output_kinds(runner.model)
-    leads, sampler = Slots(), None
+    leads, sampler, features = Slots(), None, runner.inputs
     if runner.model.states:
-        known = domains(runner.inputs, shard.inputs, artifact, function=shard.function)
-        leads = slots(artifact, known, shard.function)
-        sampler = Sampler(runner.inputs, artifact, known)
-    declared = {feature.name for feature in runner.inputs}
-    needed = {feature.name for feature in runner.inputs if not may_be_left_out(feature)}
+        known = domains(features, shard.inputs, artifact, function=shard.function)
+        leads, sampler = slots(artifact, known, shard.function), Sampler(features, artifact, known)
+    declared = {feature.name for feature in features}
+    needed = {feature.name for feature in features if not may_be_left_out(feature)}
     ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
     cases = []
     for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
@@ -341,10 +340,10 @@ def _by_probe(tensors: Arrays) -> tuple[Arrays, ...]:
                 "0.in.NAME and 0.out.NAME"
             )
         probes.setdefault(int(match[1]), {})[name.partition(".")[2]] = tensor
-    if not probes or max(probes) != len(probes) - 1:
-        raise ValueError(
-            "holds no probe" if not probes else f"probes are not numbered 0 to {len(probes) - 1}"
-        )
+    if not probes:
+        raise ValueError("holds no probe")
+    if max(probes) != len(probes) - 1:
+        raise ValueError(f"probes are not numbered 0 to {len(probes) - 1}")
     return tuple(probes[i] for i in range(len(probes)))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
+from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.prepare import uses
@@ -52,22 +53,15 @@ class _Walk:
     """The results of one call as typed and in float32, and the way back through them."""
 
     def __init__(
-        self,
-        session: Session,
-        inputs: Mapping[str, Any],
-        typed: Mapping[str, Any],
-        exact: Mapping[str, Any],
+        self, session: Session, inputs: Arrays, typed: Mapping[str, Any], exact: Mapping[str, Any]
     ) -> None:
         self._session, self._inputs, self._computed = session, inputs, typed.keys()
         self._typed, self._exact = _floats(typed), _floats(exact)
         block = session.model.main.block
-        self._ends = [*block.outputs, *(out.name for op in block.operations for out in op.outputs
-                                        if op.op == "coreml_update_state")]  # fmt: skip
-        self._makers = {
-            out.name: (number, op)
-            for number, op in enumerate(block.operations)
-            for out in op.outputs
-        }
+        numbered = enumerate(block.operations)
+        self._makers = {out.name: (i, op) for i, op in numbered for out in op.outputs}
+        written = (n for n, (_, op) in self._makers.items() if op.op == "coreml_update_state")
+        self._ends = [*block.outputs, *written]
 
     def first(self) -> str:
         """What the first operation on the way made, in words; else empty."""

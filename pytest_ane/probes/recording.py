@@ -110,29 +110,24 @@ class HiddenProbe:
         bounds = pairwise(accumulate((length for _, length in self.calls), initial=0))
         parts = [self.hidden[slice(*bound)] for bound in bounds]
         longest = max(length for _, length in self.calls)
+        calls = (
+            layout.inputs(part, start, *filter(None, [first]))
+            for part, (start, _) in zip(parts, self.calls, strict=True)
+        )
+        recurrent = trait(layout, "recurrent") or ()
         return Case(
-            kind=self.kind,
-            name=self.name,
-            calls=tuple(
-                layout.inputs(part, start, *filter(None, [first]))
-                for part, (start, _) in zip(parts, self.calls, strict=True)
-            ),
+            self.kind, self.name, tuple(calls),
             rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
             expected={"y": self.expected},
             length=len(kept),
             input_max=float(np.abs(self.hidden).max(initial=0.0)) * trait(layout, "entry_scale"),
             causal=trait(layout, "causal"),
-            start=self.start,
             residual={} if self.residual is None else {"y": self.residual},
-            routed=self.routed,
             kept=None if len(kept) == len(self.hidden) else tuple(kept),
-            left_out=self.left_out,
-            undecided=self.undecided,
-            states=self.states,
-            restored=_restored(self.calls) if trait(layout, "recurrent") else {},
-            recurrent=trait(layout, "recurrent") or (),
-            same_module=self.same_module,
-        )
+            restored=_restored(self.calls) if recurrent else {}, recurrent=recurrent,
+            start=self.start, routed=self.routed, left_out=self.left_out, states=self.states,
+            undecided=self.undecided, same_module=self.same_module,
+        )  # fmt: skip
 
 
 def goes_back_to_calls(calls: Calls) -> bool:
@@ -261,13 +256,11 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     sequences: list[tuple[str, str, Calls]] = []
     if stateful and "ragged" in kinds:
         anywhere = trait(layout, "shifts")
-        chosen = drawn_calls(seed + _number(shard), largest, shard.context, anywhere=anywhere)
-        for what, spans in (
-            ("", ragged_calls(largest, shard.context, anywhere=anywhere)),
-            ("from a drawn start, ", chosen),
-        ):
-            names = (f"{what}positions {c[0][0]} to {sum(c[-1]) - 1}" for c in spans)
-            sequences += [("ragged", *each) for each in zip(names, spans, strict=True)]
+        drawn = drawn_calls(seed + _number(shard), largest, shard.context, anywhere=anywhere)
+        ragged = [("", c) for c in ragged_calls(largest, shard.context, anywhere=anywhere)]
+        for what, calls in (*ragged, *(("from a drawn start, ", c) for c in drawn)):
+            where = f"{what}positions {calls[0][0]} to {sum(calls[-1]) - 1}"
+            sequences.append(("ragged", where, calls))
     if stateful and "rewrite" in kinds and trait(layout, "recurrent") is not None:
         twice = rewrite_calls(largest, shard.context)
         sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
@@ -287,10 +280,7 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
 
 
 def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, FloatArray]]:
-    """A `ragged` sequence, and the rows before it, over the end of a window.
-
-    Only where the others do not get there: it would take hundreds of calls.
-    """
+    """A `ragged` sequence, and the rows before it, over a window's end that others do not reach."""
     window, context = trait(layout, "window"), shard.context
     if window is None or layout.sees != "state" or "ragged" not in shard.probes.kinds:
         return
@@ -329,8 +319,7 @@ def drawn_calls(seed: int, largest: int, context: int, *, anywhere: bool) -> lis
     """Two sequences with calls of one position from a drawn start on.
 
     Up to four positions come before, or all of them if a sequence cannot begin `anywhere`: then
-    starts lie within the first 8 calls. Over 40 seeds a call begins at every position of a context
-    of up to 640.
+    starts lie within the first 8 calls. 40 seeds meet every position of a context of up to 640.
     """
     reach = context if anywhere else min(context, _DRAWN * largest)
     singles = min(_DRAWN, -(-reach // 80))
@@ -413,10 +402,9 @@ def record_hidden(
     model: Callable[[], LanguageModel],
     name: str = "",
 ) -> Path:
-    """The entry with hidden states of the golden prompts entering and leaving every shard.
+    """The entry with golden prompts' hidden states `[T, C]` that enter and leave every shard.
 
-    Tensors are `<prompt>/<shard>/in` and, but for the head, `.../out`, each `[T, C]`; `name` is the
-    model's, for messages.
+    Tensors are `<prompt>/<shard>/in` and, but for heads, `.../out`; `name` is the model's.
     """
     key = {**identity, "recording": RECORDING_VERSION, "hidden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
@@ -470,13 +458,8 @@ def record_probes(
         for probe in probes:
             check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
         tensors, listed = to_tensors(probes)
-        about = {
-            "probes": listed,
-            "ports": asdict(ports_of(opened, shard.id)),
-            "shard": shard.qualified,
-            "description": opened.description,
-        }
-        save(folder, tensors, about)
+        about = {"shard": shard.qualified, "description": opened.description, "probes": listed}
+        save(folder, tensors, about | {"ports": asdict(ports_of(opened, shard.id))})
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 

@@ -9,6 +9,7 @@ the last decade that is right and the first that is not, the edge is found by bi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, sqrt
@@ -73,19 +74,14 @@ def find_edge(
     unknown range: of several, nobody says which is a mask. None as well where the runs do not fit
     the memory or time that is allowed.
     """
-    if golden is not None:
-        drawn = [replace(case, domains=golden) for case in cases]
-        case = min(
-            (c for c in drawn if len(free_inputs(c)) == 1), key=lambda c: c.length, default=None
-        )
+    if golden is None:
+        fit = [case for case in cases if case.kind == "gaussian" and free_inputs(case)][:1]
     else:
-        case = next((c for c in cases if c.kind == "gaussian" and free_inputs(c)), None)
-    if case is None:
-        return None
-    try:
-        return _edge(package, function, case, reference)
-    except AneError:
-        return None
+        drawn = (replace(case, domains=golden) for case in cases)
+        fit = sorted((c for c in drawn if len(free_inputs(c)) == 1), key=lambda c: c.length)
+    with suppress(AneError):
+        return _edge(package, function, fit[0], reference) if fit else None
+    return None
 
 
 def _edge(package: Path, function: str | None, case: Case, reference: Path | None) -> Edge:
@@ -116,9 +112,9 @@ def _edge(package: Path, function: str | None, case: Case, reference: Path | Non
         return Edge(good, "departs")
     model = typed.model
     op = "" if isinstance(model, Pipeline) else first_overflow(model, [scaled(case, bad)])
-    later = scaled(case, min(_SOONER * bad, fp16.MAX))
     sooner = False
     if op and oracle is not None and rounded is not None:
+        later = scaled(case, min(_SOONER * bad, fp16.MAX))
         sooner = _apart(later, oracle, rounded) <= bounds[0]
     return Edge(good, "overflows" if op else "rounds", op, sooner)
 
@@ -145,7 +141,6 @@ def scaled(case: Case, size: float) -> Case:
     """The probe with its inputs of unknown range scaled, so that the largest has this size."""
     free = free_inputs(case)
     largest = max(float(np.abs(call[n]).max(initial=0.0)) for call in case.calls for n in free)
-
     factor = np.float32(size / (largest or 1.0))
     calls = ({n: x * factor if n in free else x for n, x in call.items()} for call in case.calls)
     name = f"{case.name} up to {size:,g}"

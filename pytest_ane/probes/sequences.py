@@ -46,7 +46,7 @@ def steady(oracle: _Oracle, case: Case, *, growing: bool, judged: bool = True) -
     """
     outputs: list[Arrays] = []
     try:
-        states = [oracle.make_state(), *([oracle.make_state()] if growing else [])]
+        states = [oracle.make_state() for _ in range(1 + growing)]
         for state in states:
             oracle.write_states(state, case.states)
         largest = 0.0
@@ -56,10 +56,8 @@ def steady(oracle: _Oracle, case: Case, *, growing: bool, judged: bool = True) -
                 noise = ((name, gaussian(generator(name), (x.size,))) for name, x in kept.items())
                 other = {n: kept[n] * (1 + _DISTURBED * x.reshape(kept[n].shape)) for n, x in noise}
                 oracle.write_states(states[1], other)
-            mine, *others = [
-                oracle.predict(call, state)
-                for state in (states if number >= len(TURNS) else states[:1])
-            ]
+            several = states if number >= len(TURNS) else states[:1]
+            mine, *others = (oracle.predict(call, state) for state in several)
             values = oracle.read_states(states[0]).values()
             size = max((float(np.abs(x).max(initial=0.0)) for x in values), default=0.0)
             if number < len(TURNS):
@@ -87,11 +85,11 @@ def sequences(seed: int, steps: Sequence[int], leads: Slots) -> list[tuple[Calls
     """The calls of long sequences, each on states of its own, and whether these are filled before.
 
     Calls of `steps` positions reach every slot, and beyond the last where positions go round. They
-    are dealt out to sequences of few keys, each over the whole length: among many the loss of one
-    is less than what compression does. The first goes back to 0, as a second text on a used state
-    does; one more has two starts that are drawn. Where 40 calls do not reach every slot, those
-    between are left out, and filled states have the last calls and the drawn ones once more.
-    Without slots it is one sequence of 40 calls, the last two of which begin anew.
+    are dealt out to sequences of few keys: among many the loss of one is less than what compression
+    does. The first goes back to 0, as a second text on a used state does; one more has two starts
+    that are drawn. Where 40 calls do not reach every slot, those between are left out, and filled
+    states have the last calls and the drawn ones once more. Without slots it is one sequence of 40
+    calls, the last two of which begin anew.
     """
     least = min(steps)
     again = ((0, least), (least, least))

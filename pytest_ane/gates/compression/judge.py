@@ -168,22 +168,18 @@ def _values(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
     for weight in measurement.census.weights:
         if not any(stage.is_quantization and stage.count == 1 for stage in weight.stages):
             continue
-        if over is None and weight.nbits == 8 and lost.get(weight.name, math.inf) < _OUTLIERS:
-            reason = (
-                f"{weight.name} has one scale for {counted(weight.shape[0], 'row')}, which its "
-                f"outliers set: its signal-to-noise ratio is {lost[weight.name]:.1f} dB"
-            )
+        snr = lost.get(weight.name, math.inf)
+        if over is None and weight.nbits == 8 and snr < _OUTLIERS:
+            what = f"one scale for {counted(weight.shape[0], 'row')}, which its outliers set"
+            reason = f"{weight.name} has {what}: its signal-to-noise ratio is {snr:.1f} dB"
             kind = "have one scale for all rows, which outliers set"
             yield _of(weight.name, reason, kind, "warned", remedy=remedy)
         if over is not None and weight.elements > over:
-            yield _of(
-                weight.name,
-                f"{weight.name} {list(weight.shape)} has {weight.elements:,} elements, over "
-                f"{over:,} (policy.compression.int8-per-tensor-over), and one scale for all of "
-                "them, which its outliers set",
-                f"have one scale for more than {over:,} elements",
-                remedy=remedy,
-            )
+            most = f"over {over:,} (policy.compression.int8-per-tensor-over)"
+            reason = f"{weight.name} {list(weight.shape)} has {weight.elements:,} elements, {most}"
+            reason += ", and one scale for all of them, which its outliers set"
+            kind = f"have one scale for more than {over:,} elements"
+            yield _of(weight.name, reason, kind, remedy=remedy)
 
 
 def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Finding]:
@@ -251,8 +247,8 @@ def _fault(
     if any(isinstance(s, Palettize) and s.enable_per_channel_scale for s in steps):
         scales = [s for s in left if s.is_scale and not s.is_quantization]
         if not scales:
-            how = "tables are not scaled by channel"
-            return f"its {how}", f"have tables that {how.removeprefix('tables ')}", ""
+            how = "are not scaled by channel"
+            return f"its tables {how}", f"have tables that {how}", ""
         left = [s for s in left if s not in scales]
     return (stored, "are compressed further than asked for", "") if left else None
 
@@ -271,8 +267,7 @@ def _difference(
     weight: Weight, stage: Stage, step: Step, steps: Sequence[Step]
 ) -> tuple[str, str] | None:
     if isinstance(step, Prune):
-        least = _least_sparsity(weight, step)
-        if weight.sparsity >= least:
+        if weight.sparsity >= (least := _least_sparsity(weight, step)):
             return None
         reason = f"{weight.sparsity:.4f} of it are left out as zeros, not {least:.4f}"
         return reason, "have fewer zeros than asked for"
@@ -392,20 +387,15 @@ def _errors(
     if against == "family":
         if lacking := (*missing, *(name for name in measurement.extra if name in compressed)):
             count, named = counted(len(lacking), "weight"), some(lacking, _NAMED)
-            yield Finding(
-                "unproven",
-                f"{count} of the package, or of what its family converts, have no counterpart in "
-                f"the other ({named}), so nobody knows whether they are right",
-                remedy='add uncompressed = "x-fp16.mlpackage", the program that was compressed',
-            )
+            pair = "the package, or of what its family converts, have no counterpart in the other"
+            reason = f"{count} of {pair} ({named}), so nobody knows whether they are right"
+            remedy = 'add uncompressed = "x-fp16.mlpackage", the program that was compressed'
+            yield Finding("unproven", reason, remedy=remedy)
     elif missing and not measurement.distortions:
-        yield Finding(
-            "failed",
-            f"None of the {len(missing)} weights of the uncompressed package is in the package by "
-            "name and shape, so it is another program",
-            remedy="name the package's own program before compression as 'uncompressed'",
-            figure="weights_missing",
-        )
+        reason = f"None of the {len(missing)} weights of the uncompressed package is in the package"
+        remedy = "name the package's own program before compression as 'uncompressed'"
+        yield Finding("failed", f"{reason} by name and shape, so it is another program",
+                      remedy=remedy, figure="weights_missing")  # fmt: skip
     else:
         for name in missing:
             rest = f"of {before} {{}} not in the package"

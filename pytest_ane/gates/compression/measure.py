@@ -86,11 +86,8 @@ def palettes_table(palettes: Sequence[Palette]) -> Table:
     return Table("values of weights as stored", columns, tuple(rows), "palettes", listed=False)
 
 
-_Spread = tuple[DoubleArray, Any]
-"""Values `[K]`, and elements of each."""
-
-
-def _spread(program: MLModel, weight: ProgramWeight) -> _Spread | None:
+def _spread(program: MLModel, weight: ProgramWeight) -> tuple[DoubleArray, Any] | None:
+    """Values `[K]`, and elements of each."""
     try:
         if (levels := _levels(program, weight)) is not None:
             tables, counts = levels
@@ -134,7 +131,7 @@ def _levels(program: MLModel, weight: ProgramWeight) -> tuple[DoubleArray, Any] 
     return lut.reshape(groups, entries).astype(np.float64), count(packed, groups)
 
 
-def _bins(values: DoubleArray, counts: Any) -> _Spread:
+def _bins(values: DoubleArray, counts: Any) -> tuple[DoubleArray, Any]:
     finite = np.isfinite(values)
     lost = counts[~finite].sum()
     known, weights = values[finite].astype(np.float64), counts[finite]

@@ -82,34 +82,30 @@ class FidelityGate(Gate[Fidelity]):
             rules=lambda: ane.rule_shares if ane else RuleShares(),
             program=program if shard.golden is None and reference != "float32" else None,
         )  # fmt: skip
-        interface = notes = None
+        interface = notes = known = None
         named = reference if isinstance(reference, Path) else None
         declares = named if shard.golden is None else shard.uncompressed
-        if declares is None and ports is not None:
-            interface = differences(only_program(program), ports, shard.max_tokens)
-        elif declares is not None:
+        if declares is not None:
             function = counterpart(declares, shard.function)
             theirs = read_any(declares, weights=False, function=function)
             interface, notes = against_package(program, theirs)
             interface = (*interface, *default_apart(package[0], declares))
-        known = None
+        elif ports is not None:
+            interface = differences(only_program(program), ports, shard.max_tokens)
         if shard.golden is not None and ports is None:
-            features = program.inputs
-            known = domains(features, shard.inputs, package[0], function=shard.function)
-        edge = find_edge(*package, cases, declares, known)
+            known = domains(program.inputs, shard.inputs, package[0], function=shard.function)
         covered = coverage(program, cases, golden=shard.golden is not None)
-        overflow = _overflow(measurement, context, cases)
         return replace(
             measurement, coverage=(*covered, *_lost(context)), interface=interface, adapted=notes,
-            edge=edge, overflow=overflow,
+            edge=find_edge(*package, cases, declares, known),
+            overflow=_overflow(measurement, context, cases),
         )  # fmt: skip
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
         if isinstance(subject, Shard) and subject.ungated:
             left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
-            covered = (*(measurement.coverage or ()), *left)
-            measurement = replace(measurement, coverage=covered)
+            measurement = replace(measurement, coverage=(*(measurement.coverage or ()), *left))
         return judge(measurement, policy, subject.qualified, own=_own(subject))
 
     def limits(self, policy: FidelityPolicy, subject: Shard) -> Limits:

@@ -136,11 +136,9 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
 
     Where outputs have thresholds of their own, those of metrics depend on which outputs there are.
     """
-    made: dict[str, Bound] = {}
-    for metric in () if policy.outputs else METRICS:
-        limit = threshold(metric, policy.of_output(""), implied=own)
-        if limit is not None:
-            made[metric.figure] = Bound(limit, metric.good)
+    known = () if policy.outputs else METRICS
+    asked = ((metric, threshold(metric, policy.of_output(""), implied=own)) for metric in known)
+    made = {m.figure: Bound(limit, m.good) for m, limit in asked if limit is not None}
     return {**made, **split_limits(policy), **_range(policy)}
 
 
@@ -177,10 +175,8 @@ def _without(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
         elif one.how == "alone":
             severity, kind = "unproven", "may be the same whatever the input"
             remedy = "set probes.count to 2 or more, or name more files"
-            reason = (
-                f"Whether output {one.output} depends on the input is not known: no two probes of "
-                "one shape have different inputs"
-            )
+            why = "no two probes of one shape have different inputs"
+            reason = f"Whether output {one.output} depends on the input is not known: {why}"
         yield Finding(severity, reason, Where(output=one.output), remedy, kind)
     if policy.require_independent and fidelity.same_module is not False:
         unknown = "Who wrote the reference is not recorded"
@@ -350,31 +346,29 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
 def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
     where = Where(probe=c.probe, output=c.output)
     if c.undefined:
-        yield Finding(
-            "unproven",
-            f"{c.probe}: {_share(c.undefined)} of the reference's own {c.output} is NaN or "
-            "infinite, so the inputs are none that it takes, and nothing was compared",
-            where,
-            remedy="say what the inputs hold, [models.NAME.shard.ID.inputs.INPUT] in shards.toml",
-            kind="are none that the reference takes: it gives NaN or infinity",
-        )
+        own = f"{_share(c.undefined)} of the reference's own {c.output} is NaN or infinite"
+        reason = f"{c.probe}: {own}, so the inputs are none that it takes, and nothing was compared"
+        remedy = "say what the inputs hold, [models.NAME.shard.ID.inputs.INPUT] in shards.toml"
+        kind = "are none that the reference takes: it gives NaN or infinity"
+        yield Finding("unproven", reason, where, remedy, kind)
         return
     if not _is_finite(c, policy):
         largest = f"(largest input {c.input_max:,.1f}; fp16 squares overflow above 255.9)"
         share = f"{_share(1 - c.finite)} of output {c.output} is NaN or infinite"
         kind = "give NaN or infinite values"
         yield Finding("failed", f"{c.probe}: {share} {largest}", where, kind=kind)
-    zero = _ZERO.replace("are", "is")
-    adds = "adds to the residual path on one side only"
-    for positions, what in ((c.one_zero if fidelity.compared else (), zero), (c.one_adds, adds)):
+    experts = ""
+    if c.experts:
+        active = sorted({e for experts in c.experts[:_NAMED] for e in experts})
+        named = ", ".join(map(str, active)) or "none of this shard"
+        experts = f"; experts active in the reference: {named}"
+    idle, adds = ", as a shard does that returns its input", "to the residual path on one side only"
+    for positions, what, rest, kind in (
+        (c.one_zero if fidelity.compared else (), _ZERO.replace("are", "is"), experts, _ZERO),
+        (c.one_adds, f"adds {adds}", idle, f"add {adds}"),
+    ):
         if positions:
-            rest = "" if what == zero else ", as a shard does that returns its input"
-            if c.experts and what == zero:
-                active = sorted({e for experts in c.experts[:_NAMED] for e in experts})
-                named = ", ".join(map(str, active)) or "none of this shard"
-                rest = f"; experts active in the reference: {named}"
             at = f"at position {some(positions, _NAMED)}{rest}"
-            kind = what.replace("is zero", "are zero").replace("adds", "add")
             reason = f"{c.probe}: output {c.output} {what} {at}"
             yield Finding("failed", reason, where, kind=kind)
 
@@ -399,18 +393,14 @@ def _rescaled(group: Group, limits: OutputPolicy) -> Iterator[Finding]:
 
 
 def _too_little(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
-    every = fidelity.comparisons
+    every, least = fidelity.comparisons, policy.min_live_probes
     parts = [c for c in every if not _is_finite(c, policy)]
     parts += [c for group in groups.values() for c in group.comparisons]
     live = probes([c for c in parts if c.rest.live])
-    if live + probes([c for c in every if c.undefined]) < policy.min_live_probes:
-        yield Finding(
-            "failed",
-            f"{live} of {probes(every)} probes are live (the rest gave zeros, are position 0 "
-            "alone, or have rows alone at which rounding to fp16 decides the expert), "
-            f"min-live-probes is {policy.min_live_probes}: too little was compared",
-            kind="are live",
-        )
+    if live + probes([c for c in every if c.undefined]) < least:
+        rest = "the rest gave zeros, are position 0 alone, or rows that rounding decides"
+        reason = f"{live} of {probes(every)} probes are live ({rest}), min-live-probes is {least}"
+        yield Finding("failed", f"{reason}: too little was compared", kind="are live")
 
 
 def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:
@@ -429,27 +419,20 @@ def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
     side = "below" if metric.good == "above" else "above"
-    hidden = ""
+    facts = f"largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}"
     if metric is MIN_CONTRIBUTION and c.residual is not None:
-        hidden = f", residual {c.residual:.3g} times the contribution"
+        facts += f", residual {c.residual:.3g} times the contribution"
     asked = f"{metric.key} = {limit:g}"
     if metric is FIRST_COSINE:
         asked = f"{limit:g}, which min-cosine allows there"
-    head = (
-        f"{probes(bad)} of {probes(measured)} live probes are {side} {asked}: {metric.label} "
-        f"{value:.6g} in {c.probe}{output}, position {position}"
-    )
+    head = f"{probes(bad)} of {probes(measured)} live probes are {side} {asked}: {metric.label} "
+    head += f"{value:.6g} in {c.probe}{output}, position {position}"
     if metric is MEAN_COSINE:
         head = f"the mean cosine of {c.probe}{output} is {value:.6g}, {side} {asked}"
     # A fact of the measurement, and no remedy: a looser threshold mends nothing.
-    passing = metric.passing(value)
-    yield Finding(
-        "failed",
-        f"{head} (largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})"
-        f"{passing and f'; {passing}'}",
-        Where(probe=c.probe, output=c.output, position=position),
-        figure=held.figure,
-    )
+    passing = f"; {known}" if (known := metric.passing(value)) else ""
+    where = Where(probe=c.probe, output=c.output, position=position)
+    yield Finding("failed", f"{head} ({facts}){passing}", where, figure=held.figure)
 
 
 def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:

@@ -91,11 +91,10 @@ def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
     for name, expected in answers.items() if compared else ():
         actual = outputs.get(name)
         if actual is None or actual.shape != expected.shape:
-            given = (f"{key} {list(rows.shape)}" for key, rows in outputs.items())
+            given = ", ".join(f"{key} {list(rows.shape)}" for key, rows in outputs.items())
             raise ExecutionError(
                 f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact "
-                f"{', '.join(given) or 'nothing'}; outputs are compared by name and must have one "
-                "shape."
+                f"{given or 'nothing'}; outputs are compared by name and must have one shape."
             )
         residual = nearest(run.alike.get(name, ()), expected)
         yield compare(case, name, actual, expected, residual)
@@ -123,8 +122,7 @@ def compare(
     path = None if path is None else case.compared(path)
     zero = zeros(a, b, case.input_max)
     undecided = np.isin(np.arange(len(a)), case.undecided)
-    error_max = worst_abs_error(a, b)
-    live = zero.live
+    error_max, live = worst_abs_error(a, b), zero.live
     positions = np.flatnonzero(live) + case.start
     if not live.all():
         a, b, path = a[live], b[live], None if path is None else path[live]

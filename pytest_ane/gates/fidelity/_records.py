@@ -297,8 +297,9 @@ def greatest_l2(cosine: float) -> float:
 def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
     """A metric's threshold; `implied` says whether two that are not set follow from a cosine.
 
-    A looser cosine than the default's loosens neither. That of position 0 always follows: the
-    attention sink magnifies errors there, so 1 - cosine may be three times as much.
+    A cosine sees neither the size of an output nor what is small beside its residual path; the
+    contribution's angle may be twice its own. A looser one than the default's loosens neither. That
+    of position 0 always follows: the attention sink magnifies errors there three times.
     """
     limit: float | None = getattr(limits, metric.key.replace("-", "_"))
     cosine = limits.min_cosine
@@ -344,11 +345,7 @@ class Group:
         return list(map(_pooled, pools.values()))
 
     def limit(self, metric: Metric, limits: OutputPolicy) -> float | None:
-        """A metric's threshold; for an own package two that are not set follow from a cosine.
-
-        A cosine sees neither the size of an output nor what is small beside its residual path. The
-        contribution's angle may be twice the one that `min-cosine` allows.
-        """
+        """A metric's `threshold`; one of contributions follows only where there are some."""
         follows = metric is MIN_CONTRIBUTION and limits.min_contribution is None
         if follows and not any(metric.of(c)[0] for c in self.parts(metric)):
             return None

@@ -71,24 +71,21 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
     for each in budget.foreign:
         reason = each.format(plain=budget.plain)
         yield Finding("failed", reason, kind=f"hold other weights than {budget.plain}")
-    wrong = _is_broken(budget.algebra, policy.max_algebra)
-    if wrong and budget.algebra is not None:
-        reason = f"wrong function: {_off(budget.algebra, shard)}, and compression has no part in it"
-        yield _finding(budget.algebra, reason, "algebra", policy.max_algebra)
-    if _is_broken(budget.program, policy.max_algebra) and budget.program is not None:
-        wrong = True
-        reason = f"wrong function: with the weights of {budget.plain} put in, in float32, "
-        reason += f"{_off(budget.program, shard)}"
-        yield _finding(budget.program, reason, "program", policy.max_algebra)
+    put, wrong = f"with the weights of {budget.plain} put in, in float32, ", False
+    for name, error, before, after in (
+        ("algebra", budget.algebra, "", ", and compression has no part in it"),
+        ("program", budget.program, put, ""),
+    ):
+        if error is not None and _is_broken(error, policy.max_algebra):
+            wrong, reason = True, f"wrong function: {before}{_off(error, shard)}{after}"
+            yield _finding(error, reason, name, policy.max_algebra)
     if budget.unpaired:
         count, named = counted(len(budget.unpaired), "compressed weight"), some(budget.unpaired, 3)
-        yield Finding(
-            "unproven",
-            f"Whether its function is that of {budget.plain} is not known: {count} ({named}) have "
-            "no counterpart there",
-            remedy='name the program that was compressed: uncompressed = "x-fp16.mlpackage", '
-            "converted from the same module with the same operations",
-        )
+        what = f"Whether its function is that of {budget.plain} is not known"
+        remedy = 'name the program that was compressed: uncompressed = "x-fp16.mlpackage", '
+        remedy += "converted from the same module with the same operations"
+        reason = f"{what}: {count} ({named}) have no counterpart there"
+        yield Finding("unproven", reason, remedy=remedy)
     if _is_broken(budget.rounding, policy.max_rounding):
         cause = "overflows" if budget.overflow else "rounds too much"
         right = "" if wrong else ", and the same program is right in float32"
@@ -126,8 +123,8 @@ def _unexplained(
         yield replace(finding, severity="unproven", remedy=remedy)
 
 
-def _is_broken(error: Error | None, most: float) -> bool:
-    return error is not None and not (error.greatest <= most and error.rms <= most / _RMS)
+def _is_broken(error: Error, most: float) -> bool:
+    return not (error.greatest <= most and error.rms <= most / _RMS)
 
 
 def cost_figures(fidelity: Fidelity) -> Iterator[Figure]:
@@ -153,10 +150,8 @@ def compression_finding(fidelity: Fidelity, subject: str) -> Iterator[Finding]:
         reason = f"it costs {amount(e.rms, _what(e, shard))} (rms), {others}"
         remedy = "compress less, weight by weight as pytest-ane blame ranks them"
         if not math.isfinite(e.rms):
-            reason = "the compressed program gives NaN or infinity, and the uncompressed one does "
-            reason += "not"
-            remedy = "compress it again; a table of its weights holds NaN, infinity, or what "
-            remedy += "overflows"
+            reason = "the compressed program gives NaN or infinity, and the uncompressed one not"
+            remedy = "compress it again; a table holds NaN, infinity, or what overflows"
         yield Finding("failed", f"compression: {reason}", _where(e), remedy)
 
 
