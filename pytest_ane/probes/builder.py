@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,36 +24,29 @@ from pytest_ane.probes.cases import TURNS, Case, flexible_axis, package_case, wi
 from pytest_ane.probes.domains import SAMPLER, Sampler, Slots, check_names, from_manifest
 from pytest_ane.probes.inputs import kind_axes
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
-from pytest_ane.probes.seeded import GENERATOR, KINDS, gaussian, generator, lengths
-from pytest_ane.probes.sequences import first_calls, named, sequences, steady
+from pytest_ane.probes.seeded import GENERATOR, KINDS, generator, lengths
+from pytest_ane.probes.sequences import first_calls, long_cases, steady
 
 
-def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({})) -> list[Case]:
+def builder_cases(folder: Path, tables: Mapping[str, Input] | None = None) -> list[Case]:
     """A shard's seeded probes, at several T where it is flexible, with its reference's outputs.
 
     `tables` are the manifest's, of inputs that were drawn so when the probes were recorded.
     """
     tensors, metadata = load(folder)
     ports = load_ports(folder).outputs
-    domains = {name: from_manifest(spec) for name, spec in tables.items()}
+    domains = {name: from_manifest(spec) for name, spec in (tables or {}).items()}
     return [
         package_case(
-            kind,
-            name,
-            [with_prefix(tensors, f"{i}.{call}.in.") for call in range(calls)],
-            [with_prefix(tensors, f"{i}.{call}.out.") for call in range(calls)],
-            ports,
-            length=length,
-            start=min(spans, default=[0])[0],
-            carried=carried,
-            states=with_prefix(tensors, f"{i}.state."),
-            spans=tuple((at, size) for at, size in spans),
-            slots=metadata["slots"],
-            domains=domains,
-            same_module=metadata["same_module"],
+            kind, name,
+            *([with_prefix(tensors, f"{i}.{call}.{end}.") for call in range(calls)]
+              for end in ("in", "out")),
+            ports, length=length, start=min(spans, default=[0])[0], carried=carried,
+            states=with_prefix(tensors, f"{i}.state."), spans=tuple(map(tuple, spans)),
+            slots=metadata["slots"], domains=domains, same_module=metadata["same_module"],
         )
         for i, (kind, name, length, calls, carried, spans) in enumerate(metadata["probes"])
-    ]
+    ]  # fmt: skip
 
 
 def record_builder(
@@ -121,30 +113,21 @@ class _Draws:
                 for number in range(probes.count if length in (1, self._largest) else 1):
                     seed = (probes.seed, kind, length, number)
                     spans = first_calls(turns, self._step(length), leads)
-                    calls = [
-                        self._call(kind, seed, length, at, i) for i, (at, _) in enumerate(spans)
-                    ]
+                    starts = enumerate(at for at, _ in spans)
+                    calls = [self._call(kind, seed, length, at, i) for i, at in starts]
                     name, whole = f"{kind} T={length} #{number}", length * len(calls)
                     yield package_case(kind, name, calls, (), length=whole, spans=spans)
 
     def long_cases(self, leads: Slots) -> Iterator[Case]:
-        """Long `sequences`, with states over their whole length."""
-        kind, seed = "gaussian", self._shard.probes.seed
+        """Long sequences, with states over their whole length."""
+        seed = self._shard.probes.seed
+
+        def call(length: int, number: int, at: int, i: int) -> dict[str, Array]:
+            return self._call("gaussian", (seed, "sequence", length, number), length, at, i)
+
         steps = {self._step(length): length for length in sorted({1, self._largest})}
-        for number, (spans, filled) in enumerate(sequences(seed, sorted(steps), leads), start=1):
-            calls = [
-                self._call(kind, (seed, "sequence", steps[step], number), steps[step], at, i)
-                for i, (at, step) in enumerate(spans)
-            ]
-            content = {
-                port.name: gaussian(generator(seed, "state", port.name), shape)
-                for port in (self._built.states if filled else ())
-                for shape in [_port_shape(port, 1)]
-            }
-            yield package_case(
-                kind, named(number, spans, leads), calls, (), length=1, states=content,
-                spans=spans,
-            )  # fmt: skip
+        states = {port.name: _port_shape(port, 1) for port in self._built.states}
+        return long_cases(seed, leads, steps, states, call)
 
     def slots(self, oracle: _Module) -> Slots:
         """Where positions lead: as the manifest's masks say, or beyond what nothing is kept."""
@@ -182,12 +165,12 @@ class _Draws:
     def _call(
         self, kind: str, seed: tuple[Any, ...], length: int, start: int, call: int
     ) -> dict[str, Array]:
-        ports, number = self._built.inputs, seed[-1]
-        drawn = {
-            p.name: _array(p, kind, length, (*seed, p.name, *filter(None, [call]))) for p in ports
+        drawn: dict[str, Array] = {
+            port.name: _array(port, kind, length, (*seed, port.name, *filter(None, [call])))
+            for port in self._built.inputs
         }
-        shapes = self._shapes(length)
-        return drawn | self._sampler.call(shapes, kind, seed[:3], number, start=start, call=call)
+        asked = self._shapes(length), kind, seed[:3], seed[3]
+        return drawn | self._sampler.call(*asked, start=start, call=call)
 
 
 def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:

@@ -66,7 +66,7 @@ def domains(
 ) -> dict[str, Domain]:
     """What each input is drawn from, by name: the manifest's tables first, then the programs.
 
-    Where a reference is given, what it implies decides. `ProgramError` where the manifest names an
+    What a reference implies goes before the artifact. `ProgramError` where the manifest names an
     input that no function has, or a package cannot be read.
     """
     names = {feature.name for feature in features}
@@ -123,11 +123,7 @@ def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
 
 
 def implied(function: Function) -> dict[str, Domain]:
-    """What a function implies about its inputs, by input; nothing of the others.
-
-    Where several operations imply something, a position in a state decides; then ids below the
-    smallest count.
-    """
+    """What a function implies about its inputs, by input: a position, else the fewest ids."""
     graph = _Graph(function)
     result: dict[str, Domain] = {}
     for named in function.inputs:
@@ -357,20 +353,20 @@ class _Graph:
 
     def domain(self, operation: Operation, parameter: str, own: bool) -> Domain | None:
         """What an operation implies about the values of a parameter."""
-        op = operation.op
+        op, name = operation.op, f"{operation.op} `{operation.name}`"
         if parameter == "indices" and own:
             return self._indices(operation)
         if parameter == "begin" and own and op in _SLICES:
-            begins = f"{op} `{operation.name}` begins there"
-            sentence = f"ids: 0 and 1, for {begins} and nothing implies how far it may go"
+            sentence = (
+                f"ids: 0 and 1, for {name} begins there and nothing implies how far it may go"
+            )
             return Domain("default", Input(kind="ids", count=2), sentence)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
             verb = "divides by it" if op == "real_div" else "takes it"
-            sentence = f"positive: {op} `{operation.name}` {verb}"
-            return Domain("derived", Input(kind="positive"), sentence)
+            return Domain("derived", Input(kind="positive"), f"positive: {name} {verb}")
         if op in _WITHIN and parameter == "x" and own:
             edge = _WITHIN[op]
-            sentence = f"uniform: {op} `{operation.name}` is defined from -{edge:g} to {edge:g}"
+            sentence = f"uniform: {name} is defined from -{edge:g} to {edge:g}"
             return Domain("derived", Input(kind="uniform", range=(-edge, edge)), sentence)
         return None
 
@@ -380,18 +376,15 @@ class _Graph:
 
     def _indices(self, operation: Operation) -> Domain | None:
         if operation.op == "one_hot":
-            size = self._array(operation, "one_hot_vector_size")
-            classes = None if size is None else int(size)
-            return _below(classes, f"classes of one_hot `{operation.name}`")
+            size = int(self._array(operation, "one_hot_vector_size") or 0)
+            return _below(size, f"classes of one_hot `{operation.name}`")
         if operation.op in _INDICES:
-            parameter, axis = _INDICES[operation.op], self._array(operation, "axis")
+            parameter, at = _INDICES[operation.op], int(self._array(operation, "axis") or 0)
             shape = self._shape(operation, parameter)
-            at = 0 if axis is None else int(axis)
             extent = shape[at] if -len(shape) <= at < len(shape) else None
         elif operation.op == "gather_nd":
             parameter = "x"
-            batch = self._array(operation, "batch_dims")
-            first = 0 if batch is None else int(batch)
+            first = int(self._array(operation, "batch_dims") or 0)
             coordinates = (self._shape(operation, "indices") or (None,))[-1] or 0
             extents = self._shape(operation, parameter)[first : first + coordinates]
             known = [extent for extent in extents if extent is not None]
@@ -416,10 +409,9 @@ class _Graph:
     def _array(self, operation: Operation, parameter: str) -> Array | None:
         argument = _argument(operation, parameter)
         value = self._uses.constants.get(argument.name) if isinstance(argument, Ref) else argument
-        array = None if value is None else value.data
-        if isinstance(array, bool | int | float):
-            array = np.asarray(array)
-        return array if isinstance(array, np.ndarray) and array.dtype.kind in "fiub" else None
+        data = None if value is None else value.data
+        array = np.asarray(data) if isinstance(data, np.ndarray | bool | int | float) else None
+        return array if array is not None and array.dtype.kind in "fiub" else None
 
 
 def _argument(operation: Operation, parameter: str) -> Argument | None:
@@ -443,9 +435,7 @@ class Sampler:
     def __init__(
         self, features: tuple[Feature, ...], subject: Path | str, domains: Mapping[str, Domain]
     ) -> None:
-        self.features = features
-        self.subject = subject
-        self.domains = domains
+        self.features, self.subject, self.domains = features, subject, domains
         self._drawn: Counter[str] = Counter()
 
     def call(
@@ -471,16 +461,13 @@ class Sampler:
             name, spec = feature.name, self.domains[feature.name].input
             drawn = self._drawn[name]
             which = Call(probe, name, number, start, drawn, flexible_axis(feature), call)
+            shape = shapes[name]
             if spec is None:
-                shape = shapes[name]
                 arrays[name] = KINDS[kind](which.bits, shape or (1,)).reshape(shape)
                 continue
             with self._naming(name):
-                arrays[name] = _typed(feature, spec, draw(spec, shapes[name], which))
-            if spec.kind == "ids":
-                self._drawn[name] += arrays[name].size
-            elif spec.pictures:
-                self._drawn[name] += 1
+                arrays[name] = _typed(feature, spec, draw(spec, shape, which))
+            self._drawn[name] += arrays[name].size if spec.kind == "ids" else 1
         return arrays
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:

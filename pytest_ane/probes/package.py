@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,11 +20,11 @@ from pytest_ane.mlprogram.executor.budget import current_budget
 from pytest_ane.mlprogram.executor.interface import is_color, mode
 from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
 from pytest_ane.mlprogram.records import NUMBERS, Feature, MLModel, Pipeline
-from pytest_ane.models.families import Inputs, Port
-from pytest_ane.probes.cases import TURNS, Calls, Case, Kinds, as_array, output_kinds, package_case
+from pytest_ane.models.families import Port
+from pytest_ane.probes.cases import TURNS, Case, as_array, output_kinds, package_case
 from pytest_ane.probes.domains import Sampler, Slots, domains, slots
-from pytest_ane.probes.seeded import KINDS, MASSIVE, gaussian, generator, lengths
-from pytest_ane.probes.sequences import first_calls, named, sequences, steady
+from pytest_ane.probes.seeded import KINDS, MASSIVE, generator, lengths
+from pytest_ane.probes.sequences import first_calls, long_cases, steady
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -48,12 +48,11 @@ def package_cases(
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
-    Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply. Flexible
-    axes are probed at their smallest, a middle and their largest length, and once between these;
-    enumerated shapes are all probed. Further probes of the largest draw the ids that are left,
-    where 256 calls can. A package with states is probed over sequences of calls on one state, the
-    last of which goes back, and over long `sequences`. Where one axis of an output is as
-    long as the call has positions, these are compared one by one.
+    Inputs are drawn as the manifest's `tables` say, else as the programs imply: at the smallest, a
+    middle and the largest length of flexible axes, once between these, and at all enumerated
+    shapes. Further probes draw the ids that are left, where 256 calls can. States are probed over
+    sequences of calls. Where one axis of an output is as long as the call has positions, these are
+    compared one by one.
 
     `BudgetError` for inputs larger than memory, `ProgramError` for inputs that cannot be drawn.
     """
@@ -62,11 +61,13 @@ def package_cases(
     if cases and "massive" in probes.kinds:
         cases += _massive_cases(oracle, cases[0], draws)
     answers = [_answers(oracle, case) for case in cases] if reference is not None else []
-    long_cases = [*draws.long_cases()] if cases else []
-    if reference is not None and draws.states and cases:
-        others = _other_functions(backend, reference, tables or {}, oracle)
-        long_cases += draws.mixed_cases(oracle, others)
-    for long in long_cases:
+    longer = [*draws.long_cases()] if cases and draws.states else []
+    # States of another form than the reference's cannot be handed on.
+    alike = draws.states == _kept(oracle.model.states)
+    if reference is not None and cases and draws.states and alike:
+        for runner, other in _other_functions(backend, reference, probes, tables or {}, oracle):
+            longer += draws.cases_after(runner, other, oracle)
+    for long in longer:
         growing = not draws.leads.states
         outputs = steady(oracle, long, growing=growing, judged=growing or reference is not None)
         if outputs:
@@ -111,8 +112,9 @@ def _draws(
         theirs = counterpart(reference, function)
         oracle, leads = backend.load(reference, theirs), slots(reference, known, theirs)
     held = {name: min(count, leads.end or count) for name, count in counts.items()}
-    sampler = Sampler(runner.inputs, artifact, known)
-    return _Draws(sampler, probes, leads, model.states, output_kinds(model), held), oracle
+    sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
+    about = {"domains": known, "kinds": kinds, "slots": held}
+    return _Draws(sampler, probes, leads, _kept(model.states), about), oracle
 
 
 def _massive_cases(oracle: Runner, drawn: Case, draws: _Draws) -> Iterator[Case]:
@@ -185,28 +187,25 @@ def seeded_inputs(
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
     sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact, function=function))
-    first, *more = _Draws(sampler, probes).cases((0,))
+    first, *more = _Draws(sampler, probes, Slots(), {}, {}).cases((0,))
     case = first if smallest or not more else more[-1]
     return dict(*case.calls)
 
 
 @dataclass(frozen=True)
 class _Draws:
-    """What a package is probed with.
+    """What a package with these states is probed with.
 
     Attributes:
         leads: where positions lead in the package that answers.
-        states: the artifact's.
-        kinds: of its outputs.
-        slots: how many positions its states hold, by name.
+        about: domains, kinds and slots, of every case.
     """
 
     sampler: Sampler
     probes: Probes
-    leads: Slots = field(default_factory=Slots)
-    states: Sequence[Feature] = ()
-    kinds: Kinds = field(default_factory=Kinds)
-    slots: Mapping[str, int] = field(default_factory=dict)
+    leads: Slots
+    states: Mapping[str, tuple[int, ...]]
+    about: Mapping[str, Any]
 
     def cases(self, turns: Sequence[int], *, cover: bool = False) -> Iterator[Case]:
         """Every kind and number at the ends of axes; to `cover` them also between, and all ids."""
@@ -244,80 +243,58 @@ class _Draws:
     def _case(self, kind: str, place: tuple[str, float], number: int, turns: Sequence[int]) -> Case:
         label, at = place
         extents, probe = self._shapes(at), (self.probes.seed, kind, label)
-        spans = first_calls(turns, self.leads.step or self.sampler.rows(extents), self.leads)
+        spans = first_calls(turns, self._step(extents), self.leads)
         calls = [
             self.sampler.call(extents, kind, probe, number, start=start, call=i)
             for i, (start, _) in enumerate(spans)
         ]
         length = max((int(np.prod(a.shape)) for a in calls[0].values()), default=0)
-        return self._made(kind, f"{kind} {label} #{number}", calls, spans, length=length)
+        name = f"{kind} {label} #{number}"
+        return package_case(kind, name, calls, (), spans=spans, length=length, **self.about)
 
-    def _made(
-        self, kind: str, name: str, calls: Sequence[Inputs], spans: Calls, **more: Any
-    ) -> Case:
-        return package_case(
-            kind, name, calls, (), spans=spans, domains=self.sampler.domains, kinds=self.kinds,
-            slots=self.slots, **more,
-        )  # fmt: skip
+    def _step(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        return self.leads.step or self.sampler.rows(shapes)
 
     def long_cases(self) -> Iterator[Case]:
-        """Long sequences on states; what these are filled with is normal, RMS 1."""
-        shapes = {
-            self.leads.step or self.sampler.rows(each): each
-            for each in map(self._shapes, _ends(self.sampler.features).values())
-        }
-        seed = self.probes.seed
-        planned = sequences(seed, sorted(shapes), self.leads) if self.states else []
-        for number, (spans, filled) in enumerate(planned, start=1):
+        """Long sequences on states."""
+        ends, seed = map(self._shapes, _ends(self.sampler.features).values()), self.probes.seed
+
+        def call(shapes: Any, number: int, at: int, i: int) -> dict[str, Array]:
             probe = (seed, "sequence")
-            calls = [
-                self.sampler.call(shapes[length], "gaussian", probe, number, start=start, call=i)
-                for i, (start, length) in enumerate(spans)
-            ]
-            content = {
-                state.name: gaussian(generator(seed, "state", state.name), state.shape)
-                for state in (self.states if filled else ())
-            }
-            yield self._made(
-                "gaussian", named(number, spans, self.leads), calls, spans, length=1,
-                states=content, start=min(spans)[0],
-            )  # fmt: skip
+            return self.sampler.call(shapes, "gaussian", probe, number, start=at, call=i)
 
-    def mixed_cases(self, oracle: Runner, others: Iterable[_Function]) -> Iterator[Case]:
-        """Calls on states that the reference's other functions left, as decoding after a prefill.
+        steps = {self._step(shapes): shapes for shapes in ends}
+        return long_cases(seed, self.leads, steps, self.states, call, **self.about)
 
-        Before them there is a call of the function itself. Where the artifact keeps its states in
-        another form than the reference there are none.
+    def cases_after(self, runner: Runner, other: _Draws, oracle: Runner) -> Iterator[Case]:
+        """Calls on states that another function of the reference left, as decoding after a prefill.
+
+        Before that there is a call of the function itself.
         """
-        if _kept(self.states) != _kept(oracle.model.states):
+        shapes, theirs, name = self._shapes(0.0), other._shapes(0.0), runner.model.main.name
+        step, size, end = self._step(shapes), other._step(theirs), self.leads.end or math.inf
+        start, probe = step + 2 * size, (self.probes.seed, "mixed", name)
+        starts = [at for at in range(start, start + 3 * step, step) if at + step <= end]
+        if not starts:
             return
-        shapes, end = self._shapes(0.0), self.leads.end or math.inf
-        step = self.leads.step or self.sampler.rows(shapes)
-        for other in others:
-            theirs, size = other.shapes, other.step
-            start, probe = step + 2 * size, (self.probes.seed, "mixed", other.name)
-            spans = tuple(
-                (at, step) for i in range(3) for at in [start + i * step] if at + step <= end
-            )
-            if not spans:
-                continue
-            before, *calls = (
-                self.sampler.call(shapes, "gaussian", probe, 0, start=at, call=i)
-                for i, at in enumerate((0, *(at for at, _ in spans)))
-            )
-            with suppress(ExecutionError):
-                state, later = oracle.make_state(), other.runner.make_state()
-                oracle.predict(before, state)
-                kept = oracle.read_states(state)
-                other.runner.write_states(later, {n: kept[n] for n in other.shared})
-                for i, at in enumerate((step, step + size)):
-                    call = other.sampler.call(theirs, "gaussian", probe, 0, start=at, call=i)
-                    other.runner.predict(call, later)
-                left = kept | other.runner.read_states(later, other.shared)
-                yield self._made(
-                    "gaussian", f"after function {other.name}", calls, spans, length=1,
-                    start=start, states=left,
-                )  # fmt: skip
+        before, *calls = (
+            self.sampler.call(shapes, "gaussian", probe, 0, start=at, call=i)
+            for i, at in enumerate((0, *starts))
+        )
+        with suppress(ExecutionError):
+            state, later = oracle.make_state(), runner.make_state()
+            oracle.predict(before, state)
+            kept = oracle.read_states(state)
+            shared = dict(self.states.items() & other.states.items())
+            runner.write_states(later, {n: kept[n] for n in shared})
+            for i, at in enumerate((step, step + size)):
+                call = other.sampler.call(theirs, "gaussian", probe, 0, start=at, call=i)
+                runner.predict(call, later)
+            yield package_case(
+                "gaussian", f"after function {name}", calls, (), length=1, start=start,
+                states=kept | runner.read_states(later, shared),
+                spans=tuple((at, step) for at in starts), **self.about,
+            )  # fmt: skip
 
     def compared(self, cases: Sequence[Case], answers: Sequence[_Answer]) -> list[Case]:
         """The cases with a reference's outputs of their calls, by position where there are such."""
@@ -327,8 +304,7 @@ class _Draws:
         for case, (outputs, carried) in zip(cases, answers, strict=True):
             compared = package_case(
                 case.kind, case.name, case.calls, outputs, ports, start=case.start,
-                carried=carried, states=case.states, spans=case.spans, slots=case.slots,
-                domains=case.domains, kinds=self.kinds,
+                carried=carried, states=case.states, spans=case.spans, **self.about,
             )  # fmt: skip
             massive = case.kind == "massive"
             made.append(_beside_massive(compared, outputs[0]) if massive else compared)
@@ -347,34 +323,21 @@ def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
     return ports
 
 
-@dataclass(frozen=True)
-class _Function:
-    """Another function of the reference that keeps the same states, and its smallest call."""
-
-    name: str
-    runner: Runner
-    sampler: Sampler
-    step: int
-    shapes: Mapping[str, tuple[int, ...]]
-    shared: frozenset[str]
-
-
 def _other_functions(
-    backend: Backend, reference: Path, tables: Mapping[str, Input], oracle: Runner
-) -> Iterator[_Function]:
+    backend: Backend, reference: Path, probes: Probes, tables: Mapping[str, Input], oracle: Runner
+) -> Iterator[tuple[Runner, _Draws]]:
+    """Functions of the reference that keep some of the same states."""
     if isinstance(oracle.model, Pipeline):
         return
+    mine = _kept(oracle.model.states).items()
     for model in read_functions(reference):
-        name, mine = model.main.name, _kept(oracle.model.states)
-        shared = {n for n, shape in _kept(model.states).items() if mine.get(n) == shape}
-        if name != oracle.model.main.name and shared:
+        name, states = model.main.name, _kept(model.states)
+        if name != oracle.model.main.name and mine & states.items():
             runner = backend.load(reference, name)
             own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
             known = domains(runner.inputs, own, reference, function=name)
-            sampler = Sampler(runner.inputs, reference, known)
-            shapes = {f.name: _shape_of(f, reference, 0.0) for f in sampler.features}
-            step = slots(reference, known, name).step or sampler.rows(shapes)
-            yield _Function(name, runner, sampler, step, shapes, frozenset(shared))
+            sampler, leads = Sampler(runner.inputs, reference, known), slots(reference, known, name)
+            yield runner, _Draws(sampler, probes, leads, states, {})
 
 
 def unmixed(model: MLModel, reference: Path, own: str | None) -> Iterator[tuple[str, str]]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import BuildError, ExecutionError
 from pytest_ane.mlprogram.metrics.tensors import relative_l2
-from pytest_ane.probes.cases import TURNS, Calls, Case, as_array
+from pytest_ane.models.families import Inputs
+from pytest_ane.probes.cases import TURNS, Calls, Case, as_array, package_case
 from pytest_ane.probes.domains import Slots
 from pytest_ane.probes.seeded import gaussian, generator, pick
 
 _LONG, _BEYOND, _KEYS = 40, 4, 8
 """Calls of long sequences, positions beyond the last slot where they go round, and keys of one."""
+_T = TypeVar("_T")
 _DISTURBED, _DECIDED, _GROWN = 0.01, 0.1, 32.0
 """What states are disturbed by, what that may make of an output, and how far states may grow."""
 
@@ -125,9 +127,29 @@ def first_calls(turns: Sequence[int], step: int, leads: Slots) -> Calls:
     return tuple((int(min(turn * step, end)), step) for turn in turns)
 
 
-def named(number: int, spans: Calls, leads: Slots) -> str:
-    """A long sequence for people."""
-    first, last = min(spans)[0], max(map(sum, spans)) - 1
-    if not leads.count:
-        return f"sequence of {len(spans)} calls"
-    return f"sequence {number}, positions {first} to {last}"
+def long_cases(
+    seed: int,
+    leads: Slots,
+    steps: Mapping[int, _T],
+    states: Mapping[str, tuple[int, ...]],
+    call: Callable[[_T, int, int, int], Inputs],
+    **known: Any,
+) -> Iterator[Case]:
+    """Long `sequences` of calls, what each number of positions takes in `steps`.
+
+    `call` makes one of what its step takes, the sequence's number, its position, and its own
+    number. States are filled with normal values of RMS 1; `known` are attributes of a `Case`.
+    """
+    for number, (spans, filled) in enumerate(sequences(seed, sorted(steps), leads), start=1):
+        calls = [call(steps[step], number, at, i) for i, (at, step) in enumerate(spans)]
+        content = {
+            name: gaussian(generator(seed, "state", name), shape)
+            for name, shape in (states if filled else {}).items()
+        }
+        first, last = min(spans)[0], max(map(sum, spans)) - 1
+        name = f"sequence of {len(spans)} calls"
+        if leads.count:
+            name = f"sequence {number}, positions {first} to {last}"
+        yield package_case(
+            "gaussian", name, calls, (), length=1, states=content, start=first, spans=spans, **known
+        )

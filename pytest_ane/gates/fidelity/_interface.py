@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pytest_ane.mlprogram.records import (
 )
 from pytest_ane.models.families import Port, Ports
 
+_Features: TypeAlias = dict[str, Feature]
 _NAMED = 3
 """Lengths and labels that are named; the rest is counted."""
 _REAL = (DType.FP16, DType.FP32, DType.FP64)
@@ -33,21 +34,21 @@ _REAL = (DType.FP16, DType.FP32, DType.FP64)
 def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
     """What an artifact declares otherwise: `inputs x, mask: fp32 in place of fp16`.
 
-    The host calls a shard by its declared ports, and numbers show nothing of them: a package that
-    takes float32 computes the same and copies twice as much on a device. All ports are fp16, and T
-    is from 1 to `max_tokens`. Outputs and optional inputs that are not
+    All ports are fp16, and T is from 1 to `max_tokens`. Outputs and optional inputs that are not
     declared are in nobody's way.
     """
-    sides: tuple[tuple[str, Sequence[Port], Sequence[Feature]], ...] = (
-        ("input", ports.inputs, model.inputs),
-        ("output", ports.outputs, model.outputs),
-        ("state", ports.states, model.states),
-    )
     return _listed(
         (kind, name, fault)
-        for kind, declared, actual in sides
-        for name, fault in _differences(kind, declared, actual, max_tokens)
+        for kind, features, declared in _sides(model, ports)
+        for name, fault in _differences(kind, declared, features, max_tokens)
     )
+
+
+def _sides(model: MLModel | Pipeline, declared: Any) -> Iterator[tuple[str, _Features, Any]]:
+    """Inputs, outputs and states by name, beside those of what declares the same three."""
+    for kind in ("input", "output", "state"):
+        mine, theirs = (getattr(side, f"{kind}s") for side in (model, declared))
+        yield kind, {feature.name: feature for feature in mine}, theirs
 
 
 def _listed(faults: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
@@ -69,29 +70,20 @@ def against_package(
     fixed where the reference's are open, as the ANE likes them; and scale and bias of an image,
     which are operations of the program, so that numbers show them.
     """
-    sides = (
-        ("input", model.inputs, reference.inputs),
-        ("output", model.outputs, reference.outputs),
-        ("state", model.states, reference.states),
-    )
     every = [
         (kind, other.name, fault, heeded)
-        for kind, mine, theirs in sides
-        for features in ({feature.name: feature for feature in mine},)
-        for other in theirs
+        for kind, features, declared in _sides(model, reference)
+        for other in declared
         for fault, heeded in _against(kind, features.get(other.name), other)
     ]
     for name in {f.name for f in model.inputs if f.kind == "image"}:
         mine, theirs = _scaled(model, name), _scaled(reference, name)
-        rest = (k for k in mine if not np.allclose(mine[k], theirs[k], rtol=2e-3))
         every += (
             ("input", name, f"{k} {_numbers(mine[k])} in place of {_numbers(theirs[k])}", False)
-            for k in rest
-        )
-    heeded = _listed(each[:3] for each in every if each[3])
-    return (*heeded, *_settings_apart(model, reference)), _listed(
-        each[:3] for each in every if not each[3]
-    )
+            for k in mine if not np.allclose(mine[k], theirs[k], rtol=2e-3)
+        )  # fmt: skip
+    heeded, rest = (_listed(each[:3] for each in every if each[3] == at) for at in (True, False))
+    return (*heeded, *_settings_apart(model, reference)), rest
 
 
 def default_apart(package: Path, reference: Path) -> tuple[str, ...]:
@@ -163,10 +155,9 @@ def _numbers(values: Any) -> str:
 
 
 def _settings_apart(model: MLModel | Pipeline, reference: MLModel | Pipeline) -> tuple[str, ...]:
-    """Where suppressions and classifiers are set otherwise than the reference's.
+    """Suppressions and classifiers: `part nms: iouThreshold 0.7 in place of 0.45`.
 
-    `part nms: iouThreshold 0.7 in place of 0.45`. Numbers show it only where a probe has boxes
-    between the two, or where it is of a class whose label is another; labels no number shows.
+    Numbers show it only where a probe has boxes between the two; labels no number shows.
     """
     theirs = _settings(reference)
     return tuple(
@@ -212,9 +203,8 @@ def _setting(value: Any, expected: Any) -> str:
 
 
 def _differences(
-    kind: str, declared: Sequence[Port], actual: Sequence[Feature], max_tokens: int
+    kind: str, declared: Sequence[Port], features: _Features, max_tokens: int
 ) -> Iterator[tuple[str, str]]:
-    features = {feature.name: feature for feature in actual}
     for port in declared:
         if (feature := features.pop(port.name, None)) is None:
             yield port.name, "missing"

@@ -1,7 +1,6 @@
 """The fidelity measurement: an artifact's outputs against its reference's, probe by probe.
 
-Every metric is computed in float64. What probes exercise, and what they leave out, is told with it,
-and where inputs, outputs and states are not those that the family or builder declares.
+Every metric is computed in float64. What probes exercise, and what they leave out, is told with it.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ from pytest_ane.probes.error_budget import (
     total_error,
 )
 
-_NAMED = 3
-"""Lengths and labels that are named; the rest is counted."""
 _REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
 
 
