@@ -7,9 +7,8 @@ Archives come from other machines: whatever is in one, only plain files below th
 written. A file appears under its name in one step, and the first writer of a name wins. What the
 store does not give, or gives with other bytes, is made here: a store never makes a run fail.
 
-A seal says which entry it is, and the SHA-256 of each of its files. It shows damage and edits,
-such as a flipped byte or a file of another entry. It is no signature: an edit of a file and of its
-digest in the seal alike goes unnoticed.
+A seal says which entry it is, and the SHA-256 of each of its files. It shows damage and is no
+signature: an edit of a file and of its digest in the seal alike goes unnoticed.
 """
 
 from __future__ import annotations

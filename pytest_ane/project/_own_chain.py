@@ -44,8 +44,6 @@ from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_fi
 from pytest_ane.project._package_chain import PackageLayout, ShardSequence, stream_widths
 from pytest_ane.project.models import SPELLERS, OpenModel
 
-# What the user's own chain is held against: a function, golden logits, outputs that they tell.
-
 
 class OwnReference:
     """A function of the user's from token ids to logits, and perhaps to each shard's outputs."""

@@ -324,10 +324,7 @@ def _positions(port: StreamPort, limit: int) -> Iterable[int]:
 
 
 def _shaped(feature: Feature, function: Function) -> Feature:
-    """An output with the shape that its program gives it, where Core ML leaves it open.
-
-    An extent that the program does not know is flexible.
-    """
+    """An output with its program's shape where Core ML leaves it open; unknown ones flexible."""
     if feature.shape:
         return feature
     types = {out.name: out.type for operation in function.walk() for out in operation.outputs}

@@ -1,11 +1,9 @@
 """What is due to a process: a clean end on SIGTERM, and threads of numpy and torch.
 
 A CI that cancels a job sends SIGTERM, on which Python would leave all files. Threads spin while
-they wait, so that two busy processes on one machine slow each other down many times over. A gate
-multiplies small matrices: measured on two cores with another process running, the behaviour gate
-took 12 s with one BLAS thread and 37 to 73 s with two. The libraries read these variables when they
-are first imported, mostly after the plugin was configured; a `conftest.py` that imports numpy is
-sooner.
+they wait: measured on two cores with another process running, the behaviour gate took 12 s with one
+BLAS thread and 37 to 73 s with two. The libraries read these variables when they are first
+imported, mostly after the plugin was configured.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE, uncompressed_package
-from pytest_ane.make.shard import artifact_key, converted_package
+from pytest_ane.make.shard import artifact_key, converted_package, uncompressed
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
@@ -274,7 +274,7 @@ class Project:
             shard,
             self.cache,
             identity=identity,
-            model=lambda: self._buildable(shard.model),
+            model=partial(self._buildable, shard.model),
             examine=partial(self._examine, shard),
         )
 
@@ -306,8 +306,9 @@ class Project:
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
-        if (plain := uncompressed_package(shard, artifact, program)) is None:
-            plain = self._same_form(shard, program)
+        plain = uncompressed_package(shard, artifact, program)
+        if plain is None and not shard.ports and (theirs := self.converted(shard)):
+            plain = theirs if same_form(program, read_model(theirs)) else None
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -340,10 +341,6 @@ class Project:
         named = plain in (shard.uncompressed, reference)
         return replace(budget, plain=plain.name if named else "its family's own")
 
-    def _same_form(self, shard: Shard, program: Program) -> Path | None:
-        plain = None if shard.ports else self.converted(shard)
-        return plain if plain and same_form(program, read_model(plain)) else None
-
     def converted(self, shard: Shard) -> Path | None:
         """What its family makes of a shard that the user brought, uncompressed; else None.
 
@@ -352,14 +349,9 @@ class Project:
         theirs = shard.artifact is not None and shard.function is None
         if not theirs or shard.reference != "float32" or not shard.family:
             return None
-        asked = {"artifact": None, "uncompressed": None, "compression": Uncompressed()}
-        model = self.model(shard.model)
-        return build_shard(
-            shard.model_copy(update=asked),
-            self.cache,
-            identity=model.identity,
-            model=lambda: self._buildable(shard.model),
-        ).path
+        asked = shard.model_copy(update={"artifact": None, "uncompressed": None})
+        identity, model = self.model(shard.model).identity, partial(self._buildable, shard.model)
+        return uncompressed(asked, self.cache, identity=identity, model=model).path
 
     def _kept_budget(
         self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]

@@ -81,15 +81,9 @@ def open_stack(
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
-    Args:
-        manifest: default `shards.toml` here.
-        name: the model's; may be left out where the manifest has one whole model.
-        cache: its folder.
-        arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
-            `ane` if that is named and no device runs.
-
-    Raises:
-        AneError: there is no such whole model, it has no golden prompts, or cannot be built.
+    In the arithmetic `ane` the CPU executor runs, on a Mac too; None is for what the manifest says:
+    `ane` if that is named and no device runs. `AneError` where there is no such whole model, it has
+    no golden prompts, or cannot be built.
     """
     process.choose()
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
@@ -287,9 +281,6 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )
-
-
-# The policy applied to a drift.
 
 
 @dataclass(frozen=True)

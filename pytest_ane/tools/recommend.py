@@ -122,8 +122,6 @@ def _data(candidate: Candidate) -> dict[str, Any]:
     return {**data, "passed": candidate.passed, "settings": dict(sizes)}
 
 
-# What is said of candidates.
-
 _HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 _FORMS = {"cosine": ".4f", "top1": ".1%", "kl": ".4f", "centred_cosine.min": ".4f"}
 
@@ -223,10 +221,7 @@ def _lines(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _replaced(text: str, model: str, tables: str) -> str:
-    """The text without a model's compression, and these tables where it was, else below the model.
-
-    Lines that are only a comment stay.
-    """
+    """The text with these tables where the model's were, else below it; comment lines stay."""
     kept: list[str] = []
     header: tuple[str, ...] = ()
     place, below, goes = None, None, False

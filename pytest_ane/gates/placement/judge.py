@@ -353,10 +353,7 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
 def _required(
     predictions: Sequence[Predicted], allow_off: Sequence[str], most: float
 ) -> Iterator[Finding]:
-    """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided.
-
-    Of several T that say the same of an op, the weakest one's is told.
-    """
+    """Under `require = "predicted"`: failed off the ANE, unproven where undecided; once an op."""
     judged = [
         (predicted, op)
         for predicted in predictions

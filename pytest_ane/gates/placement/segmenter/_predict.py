@@ -2,8 +2,7 @@
 
 The prediction is the shortest path over a chain of operations, whose states are (operation,
 backend). A path costs the estimates of its states, a launch where it enters a backend, a switch at
-each change of backend, and an end for the backend of its last operation. The operations are those
-of a MIL program as the segmenter sees them.
+each change of backend, and an end for the backend of its last operation.
 """
 
 from __future__ import annotations
