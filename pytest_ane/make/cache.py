@@ -243,10 +243,7 @@ class Cache:
         return True
 
     def in_use_since(self) -> float:
-        """When the first of the processes that use entries now began to; infinity without any.
-
-        An entry that one of them uses was last used after that (seconds of the epoch).
-        """
+        """When the first process that uses entries now began to (seconds of the epoch), or inf."""
         held = (re.fullmatch(USER, lock.stem) for lock in own_paths(self.root, "locks"))
         starts = [match for match in held if match and not self._is_free(match[0])]
         return min((int(match["start"]) / 1e9 for match in starts), default=math.inf)
@@ -367,27 +364,24 @@ class Cache:
         """
         try:
             yield
-        except OSError as error:
-            said, failed = _said(error), error
-            if error.errno in _REFUSED:
-                raise BuildError(
-                    f"Building into {self.root} failed: {said}; see that it may be read and "
-                    "written, or choose other folders with --ane-cache=DIR and TMPDIR."
-                ) from error
-        except BuildError as error:
-            said, failed = str(error).rstrip("."), error
-            if _WRITER not in said:
+        except (OSError, BuildError) as error:
+            said = _said(error) if isinstance(error, OSError) else str(error).rstrip(".")
+            failed = f"Building into {self.root} failed: {said}"
+            if isinstance(error, OSError):
+                if error.errno in _REFUSED:
+                    raise BuildError(
+                        f"{failed}; see that it may be read and written, or choose other folders "
+                        "with --ane-cache=DIR and TMPDIR."
+                    ) from error
+            elif _WRITER not in said:
                 raise
-        else:
-            return
-        temporary = temporary_folder()
-        free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
-        raise DiskError(
-            f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "
-            f"the temporary folder {temporary}); free some space (pytest-ane cache prune), or "
-            "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "
-            "kept."
-        ) from failed
+            temporary = temporary_folder()
+            free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
+            raise DiskError(
+                f"{failed} ({free:.1f} GB free there, {room:.1f} GB in the temporary folder "
+                f"{temporary}); free some space (pytest-ane cache prune), or choose other folders "
+                "with --ane-cache=DIR and TMPDIR. What was finished before is kept."
+            ) from error
 
 
 def to_stderr(text: str) -> None:

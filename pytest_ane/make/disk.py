@@ -126,11 +126,10 @@ class PlanCache:
 
 
 def plan_caches() -> list[PlanCache]:
-    """All caches of compiled plans, largest first; none on other systems. Nothing is deleted.
+    """All caches of compiled plans, largest first; none on other systems.
 
     Core ML keeps plans in `~/Library/Caches/<application>/com.apple.e5rt.e5bundlecache/<build>`,
-    one folder for each build of macOS, and never uses those of another build again; after a few
-    updates they may take tens of gigabytes.
+    one folder for each build of macOS, and never uses those of another build again.
     """
     if sys.platform != "darwin":
         return []
@@ -272,7 +271,7 @@ _POLL = 0.05
 
 
 class Semaphore:
-    """A re-entrant semaphore across processes: `count` lock files, free when a process is killed."""
+    """A re-entrant semaphore across processes: lock files, free when a process is killed."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.count = count

@@ -118,8 +118,7 @@ class Distortion:
 class WeightComparison:
     """A package's weights against those of its uncompressed form, as `pair_weights` pairs them.
 
-    Names of weights that the package lacks, or has besides, and of single numbers that differ by
-    more than two steps of fp16.
+    `changed` are single numbers that differ by more than two steps of fp16.
     """
 
     distortions: tuple[Distortion, ...] = ()
@@ -488,11 +487,7 @@ def _zeros(values: FloatArray, step: Prune) -> npt.NDArray[np.bool_]:
 
 
 def percentile(values: Array, q: float) -> Any:
-    """The value below which, itself included, at least `q` percent of the values lie.
-
-    Where numpy interpolates between two values this is the lower one, so that just as many values
-    are at most as large.
-    """
+    """The lower of the two values that numpy interpolates: `q` percent are at most as large."""
     flat = values.ravel()
     position = math.floor((flat.size - 1) * q / 100)
     return np.partition(flat, position)[position]

@@ -151,9 +151,8 @@ def _read(package: Path, shard: Shard) -> MLModel:
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
     """The package that holds an artifact's program before compression; None where there is none.
 
-    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or the
-    artifact, where no weight of it is compressed; or a reference package without compressed
-    weights.
+    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or else the
+    artifact or a reference package, if nothing in it is compressed.
     """
     if (plain := shard.uncompressed) is not None:
         for weight in take_census(_read(plain, shard)).weights:

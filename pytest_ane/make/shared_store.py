@@ -140,8 +140,7 @@ class SharedStore:
 
     `notify` receives a sentence on each file that is damaged or cannot be had, `counts` how many
     entries were `fetched` and `stored`. `name` is the URL without credentials. Web servers, and
-    whoever refuses it once, are not `is_writable`. `CacheError` where the URL has no meaning, or no
-    library.
+    whoever refuses it once, are not `is_writable`. `CacheError` is as of `check_url`.
     """
 
     def __init__(
@@ -299,7 +298,7 @@ def _protocol(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """See that a URL may name a store; nothing is connected. `CacheError` as of `SharedStore`."""
+    """`CacheError` where a URL cannot name a store, or lacks a library; nothing is connected."""
     import fsspec
 
     protocol, name = _protocol(url), without_credentials(url)

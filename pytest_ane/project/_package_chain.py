@@ -136,6 +136,17 @@ class PackageLayout:
             times=self._chain.times,
         )
 
+    def widths(self, known: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Channels of the streams after it, by the outputs that it gives them."""
+        for (_, stream, mode), count in zip(self.outputs, self.branches, strict=True):
+            before = known.get(stream)
+            if before is not None and mode == "add" and before != count:
+                raise ExecutionError(
+                    f"{self._chain.shard}: {count} channels are added to the stream {stream!r}, "
+                    f"which has {before}; let them be of one width."
+                )
+            yield stream, count + (before or 0 if mode == "append" else 0)
+
     def load(self, backend: Backend, package: Path) -> Runner:
         """A package, which runs the function that takes the call."""
         runners = {e.function: backend.load(package, e.function) for e in self._entries}
@@ -333,21 +344,6 @@ def _shaped(feature: Feature, function: Function) -> Feature:
         return feature
     ranges = tuple((1, None) if n is None else (n, n) for n in kind.shape)
     return replace(feature, shape=tuple(n or 1 for n in kind.shape), ranges=ranges)
-
-
-def stream_widths(
-    wire: Wire, layout: PackageLayout, widths: Mapping[str, int]
-) -> Iterator[tuple[str, int]]:
-    """Channels of the streams after a shard, by the outputs that it gives them."""
-    first = Branch(wire.gives, wire.mode, layout.branches[0])
-    for stream, mode, count in (first, *wire.more):
-        before = widths.get(stream)
-        if before is not None and mode == "add" and before != count:
-            raise ExecutionError(
-                f"{wire.shard}: {count} channels are added to the stream {stream!r}, which has "
-                f"{before}; let them be of one width."
-            )
-        yield stream, count + (before or 0 if mode == "append" else 0)
 
 
 class ShardSequence:

@@ -24,8 +24,7 @@ TERMINATED = 128 + int(signal.SIGTERM)
 def on_terminate(end: Callable[[], Any]) -> Iterator[None]:
     """While the block runs, let SIGTERM call `end`, which raises; then do as before.
 
-    Nothing is changed where Python allows no handlers, outside of the main thread, or where there
-    is a handler already. A forked process ends as if there were none.
+    Nothing is changed outside of the main thread, or where there is a handler already.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:

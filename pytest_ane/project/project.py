@@ -25,7 +25,7 @@ from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE, uncompressed_package
 from pytest_ane.make.shard import artifact_key, converted_package, uncompressed
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
+from pytest_ane.manifest import FAMILIES, Manifest, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import content_digest, key_digest, remembered, tree_digest
@@ -211,19 +211,19 @@ class Project:
         return self.manifest.model_of(subject.partition(":")[0]).variant or ""
 
     def model(self, name: str) -> Opened:
-        """A model's source, family and prompts, or its builder."""
+        """A model by its family, its chain or its builder; one of packages alone has none."""
         if name not in self._models:
-            self._models[name] = opened = open_model(self.manifest.model_of(name), self.cache)
+            model = self.manifest.model_of(name)
+            own: type[Opened] = OpenBuilder if model.builder else OpenModel
+            opened = OpenChain(model, self.cache) if model.chain else own(model, self.cache)
+            self._models[name] = opened
             if name in self.identities:
                 opened.identity = self.identities[name]
         return self._models[name]
 
     @cached_property
     def refused(self) -> dict[str, str]:
-        """Why the source of a selected model cannot be used, by model; no weights are read.
-
-        What runs code of the user's, or fails otherwise, is left to the gates.
-        """
+        """Why a selected model's source cannot be used, if so; other failures are the gates'."""
         needing = {s.model for s in self.shards if not s.artifact or s.reference == "float32"}
         refused = {}
         for model in self.manifest.models:
@@ -342,10 +342,7 @@ class Project:
         return replace(budget, plain=plain.name if named else "its family's own")
 
     def converted(self, shard: Shard) -> Path | None:
-        """What its family makes of a shard that the user brought, uncompressed; else None.
-
-        It is built as any other, so that what the package holds is compared with what it should.
-        """
+        """What its family makes of a shard that the user brought, uncompressed; else None."""
         theirs = shard.artifact is not None and shard.function is None
         if not theirs or shard.reference != "float32" or not shard.family:
             return None
@@ -416,8 +413,7 @@ class Project:
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.
 
-        None for a package of neither. With golden tensors, a family tells them that need not read
-        weights.
+        None for a package of neither. With golden tensors a family tells them, if without weights.
         """
         if shard.reference == "float32":
             return self.model(shard.model).ports(shard)
@@ -442,13 +438,6 @@ class Project:
             artifacts = [(shard, self.artifact(shard)) for shard in shards]
             self._stacks[key] = Stack(model, artifacts, self.backend, arithmetic)
         return self._stacks[key]
-
-
-def open_model(model: Model, cache: Cache) -> Opened:
-    """A model by its family, its chain or its builder; one of packages alone has none."""
-    if model.chain:
-        return OpenChain(model, cache)
-    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)
 
 
 @dataclass(frozen=True)

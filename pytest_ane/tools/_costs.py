@@ -27,10 +27,7 @@ from pytest_ane.mlprogram.values import bits
 
 
 def macs(op: str, parameters: Parameters, result: Shape) -> int:
-    """Multiply-accumulates of one call; 0 for an operation that multiplies no matrices.
-
-    `parameters` are by MIL's names, of arrays only the shapes count; `result` is of its first one.
-    """
+    """Multiply-accumulates of one call, by shapes of MIL's `parameters` and of the first result."""
     count = _COUNTS.get(op)
     return count(parameters, result) if count else 0
 

@@ -170,10 +170,7 @@ _LEAST = 4
 
 @dataclass(frozen=True)
 class Prompts:
-    """Golden prompts, and how many positions of them behaviour judges.
-
-    `without` is why they are random ids; empty where a tokenizer makes them of text.
-    """
+    """Golden prompts, how many positions behaviour judges, and why they are random ids, if so."""
 
     prompts: tuple[Prompt, ...]
     positions: int
@@ -183,8 +180,7 @@ class Prompts:
 def choose_prompts(model: Described) -> Prompts:
     """Texts, and messages where there is a chat template; random ids where there is no tokenizer.
 
-    Texts of which the tokenizer lacks something, or which the shards do not take, are left out. An
-    encoder's prompts rank one another, so it has all of them, as texts.
+    What the tokenizer lacks, or the shards do not take, is left out. An encoder has all, as texts.
     """
     limit = model.cut.context if model.has_states else model.cut.max_tokens
     chosen: list[Prompt] = []
@@ -358,10 +354,7 @@ def _trained(source: Source) -> int | None:
 
 
 class _Shapes:
-    """A source whose tensors have their shapes, and each one number in place of all.
-
-    Tensors that are absent or of another shape raise what the source itself raises.
-    """
+    """A source whose tensors have their shapes, and each one number in place of all."""
 
     def __init__(self, source: Any) -> None:
         self._source: Any = source

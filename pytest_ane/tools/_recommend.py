@@ -167,8 +167,7 @@ class LoadedBackend:
 class Log:
     """Measurements by key, kept in a file as they come; those of another context are left alone.
 
-    A last line that a killed process cut short is skipped, and so is whatever else is no entry.
-    `CacheError` where the file cannot be read, or written.
+    Whatever is no entry is skipped. `CacheError` where the file cannot be read, or written.
     """
 
     def __init__(self, file: Path, context: object) -> None:

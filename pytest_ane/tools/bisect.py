@@ -111,10 +111,15 @@ class Bisection:
     evaluations: int = 0
 
 
+def most_evaluations(shards: int, to_blame: int) -> int:
+    """The most stacks that a search of n shards evaluates: 2, and 2 log2(n) for each to blame."""
+    return 2 + to_blame * _tests(shards)
+
+
 def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int = 4) -> Bisection:
     """Find the fewest suspects that `passes` needs; `most` is where to give up.
 
-    `passes` is asked each set once: 2, and at most 2 log2(n) of n suspects for each to blame.
+    `passes` is asked each set once, `most_evaluations` at most.
     """
     results: dict[Exact, bool] = {}
 
@@ -177,8 +182,8 @@ def bisect(
 ) -> Bisection:
     """Find the fewest shards of a red stack to blame; `progress` gets each stack's verdict.
 
-    A stack that is unproven has none. Every stack takes all prompts along at once, so that of a lazy
-    reference only one exact shard's weights are held, and read once a stack.
+    A stack that is unproven has none. Every stack takes all prompts along at once, so that of a
+    lazy reference only one exact shard's weights are held, and read once a stack.
     """
     chain, golden, states = stack.chain, stack.golden, stack.states
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]

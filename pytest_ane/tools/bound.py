@@ -167,8 +167,7 @@ def counted(
 ) -> list[Group]:
     """Built shards are counted individually; unbuilt ones by one representative.
 
-    The representative is the built shard nearest to the middle, for a model's first and last may
-    differ; where none is built, the one in the middle is built now.
+    That is the built shard nearest to the middle; where none is built, that one is built now.
     """
     paths = [built(shard) for shard in shards]
     middle = len(shards) // 2
@@ -316,9 +315,8 @@ class Measured(BaseModel):
 def read_measured(text: str, model: str, device: Device) -> Measured:
     """A model's speed as `--measured` names it.
 
-    That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
-    (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an object as
-    `Measured` has it; `AneError` where it is neither, or of another model or device.
+    That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark, of
+    which the decoding is taken, or an object as `Measured` has it; else an `AneError`.
     """
     if text.endswith(".json"):
         return _stored(Path(text), model, device)

@@ -176,8 +176,7 @@ def measure_drift(stack: Stack, progress: Callable[[str], None] = lambda _: None
     """Run the golden prompts through a stack, and through one with each shard alone.
 
     All of them go along together, so that the reference reads each shard's weights once for the
-    blocks; its head once for every few stacks. Greedy text is left out. `progress` gets the shard
-    at work, which it is, and of how many.
+    blocks; its head once for every few stacks. Greedy text is left out.
     """
     chain, golden = stack.chain, stack.golden
 
@@ -285,12 +284,9 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
 
 @dataclass(frozen=True)
 class ShardEffect:
-    """What one shard alone does to an otherwise exact stack.
+    """Mean KL in nats of an otherwise exact stack, and whether that breaks the policy.
 
-    Attributes:
-        kl: mean KL in nats of the stack in which all others are exact.
-        share: of the sum of all shards' `kl`; NaN where that is not finite.
-        breaks: whether that stack fails the policy.
+    `share` is of the sum of all shards' KL; NaN where that is not finite.
     """
 
     shard: str
@@ -301,12 +297,7 @@ class ShardEffect:
 
 @dataclass(frozen=True)
 class Causes:
-    """The policy applied to a drift; greedy text is left out.
-
-    Attributes:
-        stack: the verdict on the stack as it is, `reference` on the reference itself.
-        effects: all shards, the worst first.
-    """
+    """The verdicts on the stack as it is and on the reference; and all shards, the worst first."""
 
     stack: Verdict
     reference: Verdict

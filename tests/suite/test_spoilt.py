@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.tools.bisect import most_evaluations
 from tests.forked import Forge
 from tests.suite.conftest import SOURCE, UNIFORM
-from tests.tools.stacks import most_evaluations
 
 SHARDS = 34
 POLICY = """

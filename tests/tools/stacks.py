@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.plugin.projects import make_llama
 
 BLOCKS = 6
-
-
-def most_evaluations(shards: int, to_blame: int) -> int:
-    """The most stacks that a search evaluates: 2, and 2 log2(n) for each shard to blame."""
-    return 2 + to_blame * math.floor(2 * math.log2(shards))
-
 
 _MANIFEST = """\
 [models.deep]

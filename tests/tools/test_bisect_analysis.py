@@ -23,11 +23,11 @@ from pytest_ane.tools.bisect import (
     StackRunner,
     bisect,
     evaluation_line,
+    most_evaluations,
     search,
     sentence,
 )
 from tests.gates.behaviour.toys import POLICY, golden, stack_of, states_of, toy
-from tests.tools.stacks import most_evaluations
 
 
 def suspects(count: int, seed: int) -> list[str]:
@@ -119,6 +119,11 @@ def test_with_many_to_blame_the_search_ends() -> None:
     assert set(found.shards) < guilty
     counted(found, asked)
     assert found.evaluations <= most_evaluations(64, 3)
+
+
+@pytest.mark.parametrize(("shards", "bound"), [(1, 2), (2, 4), (30, 11), (34, 12), (240, 17)])
+def test_the_bound(shards: int, bound: int) -> None:
+    assert most_evaluations(shards, 1) == bound
 
 
 EXACT = toy(9)

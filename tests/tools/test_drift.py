@@ -12,9 +12,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from pytest_ane.report.charts.run import drift as draw
+from pytest_ane.tools.bisect import most_evaluations
 from pytest_ane.tools.drift import Drift
 from tests.tools.conftest import Says
-from tests.tools.stacks import BLOCKS, Stacks, most_evaluations
+from tests.tools.stacks import BLOCKS, Stacks
 
 Run = Callable[..., list[str]]
 NAMES = [f"L{i:02d}" for i in range(BLOCKS)]

@@ -71,8 +71,7 @@ class Match:
 class ComputeOp:
     """An operation that the rules were asked about; fields as of a `Match`.
 
-    Attributes:
-        inside: place of the outermost ineligible control flow it lies in; `None` for none.
+    `inside` is the place of the outermost ineligible control flow it lies in; `None` for none.
     """
 
     name: str
