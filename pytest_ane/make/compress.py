@@ -142,10 +142,7 @@ def _fast(method: Settings) -> TypeGuard[Palettize]:
 def _through_coremltools(
     source: Path, compression: Compression, package: Path, subject: str
 ) -> tuple[str, ...]:
-    """Compress the weights that our own engine does not palettize, in order of their steps.
-
-    All first steps come first, then all second ones.
-    """
+    """Compress what our own engine does not palettize: all first steps, then all second ones."""
     cto = import_coremltools().optimize.coreml
     with converter_notes():
         model = import_coremltools().models.MLModel(str(source), skip_model_load=True)

@@ -1,7 +1,7 @@
 """What compression did to each weight: squared error against the uncompressed one, by row.
 
-Weights are decoded as the executor decodes them, a block of rows at a time: none is ever held whole
-in a wider type where its rows can be decoded alone. A row is an index along the first axis.
+Weights are decoded a block of rows at a time: none is ever held whole in a wider type where its
+rows can be decoded alone. A row is an index along the first axis.
 
 Errors are held against what the scheme reaches on the exact weight. Palettes are made by our own
 engine, whose k-means is the best there is; integers and zeros follow the formulas of coremltools
@@ -339,11 +339,7 @@ def steps_for(weight: Weight, settings: Settings) -> tuple[Step, ...]:
 
 
 def _has_yardstick(steps: Sequence[Step]) -> bool:
-    """Whether it is known what a scheme reaches.
-
-    It is not for palettes of vectors, palettes scaled by channel, and palettes of integers
-    (`linear` before `palettize`).
-    """
+    """Whether it is known what a scheme reaches; not palettes of vectors, scaled or of integers."""
     palettes = [step for step in steps if isinstance(step, Palettize)]
     methods = [step.method for step in steps]
     integers = "palettize" in methods[methods.index("linear") :] if "linear" in methods else False

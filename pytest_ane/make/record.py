@@ -98,11 +98,10 @@ def weights_against(
     """What the weights of an artifact, and of its program, are compared with, and the result.
 
     `build`: they were compared when the shard was built; `changed`: the package has other bytes
-    than its build measured, so nothing is known. For packages of the user's: `uncompressed`, which
-    the manifest names; `family`, what the shard's family makes of it, `converted`; `reference`, a
-    package of the same program; `itself`, for it is not compressed. `nothing` is known to be its
-    uncompressed form, or only a `compressed` reference, which may have lost as much: weights that a
-    reference package has too are compared with those all the same, without a yardstick.
+    than then. For packages of the user's: `uncompressed`, which the manifest names; `family`, what
+    the shard's family makes of it, `converted`; `reference`, a package of the same program;
+    `itself`, for it is not compressed. Where `nothing` is known to be its uncompressed form, or
+    only a `compressed` reference, weights that a reference has are compared without a yardstick.
 
     `ProgramError` or `BuildError` where a package cannot be read, or is not uncompressed.
     """

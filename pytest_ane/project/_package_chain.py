@@ -28,10 +28,7 @@ _INTEGERS = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)
 
 @dataclass(frozen=True)
 class StreamPort:
-    """How rows `[T, C]` of a stream stand in an array of a package.
-
-    `axis` is that of the positions; None where the array is one position.
-    """
+    """How rows `[T, C]` of a stream stand in an array; without an `axis` it is one position."""
 
     feature: Feature
     axis: int | None
@@ -57,10 +54,7 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a package, as a chain calls it; the default one has no name.
-
-    `lengths` are positions that a call may have, the fewest first.
-    """
+    """One function of a package, and the positions that a call may have, the fewest first."""
 
     function: str | None
     inputs: Mapping[str, Feature]

@@ -59,8 +59,8 @@ class Preflight:
         self._refused = True
         where = "; ".join(map(str, small))
         raise DiskError(
-            f"The disk is too small for {counted(len(self.missing), 'shard')} still to be built: {where}. "
-            "Free some space (pytest-ane cache prune), choose another folder with "
+            f"The disk is too small for {counted(len(self.missing), 'shard')} still to be built: "
+            f"{where}. Free some space (pytest-ane cache prune), choose another folder with "
             "--ane-cache=DIR, or select fewer shards."
         )
 

@@ -425,8 +425,6 @@ def _converted(model: LanguageModel, shard: str, kind: str) -> ShardShapes:
     return ShardShapes(shard, kind, weights, held)
 
 
-# A compression to begin with, valid for every weight.
-#
 # Palettes of 8 bits by k-means: of all that was measured on the default model, those keep closest
 # to fp16 at half of its bytes (docs/explanations/compression.md); `pytest-ane recommend` goes on
 # from there.

@@ -153,15 +153,12 @@ def _mb(candidate: Candidate) -> str:
     return f"{candidate.size / 1e6:.1f}"
 
 
-# The result in the manifest. Lines are taken out and put in; the new text is read back and has to
-# say exactly what was meant, or nothing is written.
-
-
 def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
     """A manifest's text with other compression for a model's shards, by id.
 
     The compression that most shards have becomes the model's, others get a table of their own.
-    Other lines, comments and their order stay. `ManifestError` where the layout has no place.
+    Other lines, comments and their order stay. The new text has to say exactly what was meant:
+    `ManifestError` where the layout has no place.
     """
     before = parse(text, file)
     one = before.model_of(model)

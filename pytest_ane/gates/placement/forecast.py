@@ -127,10 +127,7 @@ class Forecast:
         return (match for match in self.matches if match.outcome == outcome)
 
     def ineligible(self, op: str | None = None) -> int:
-        """Number of ineligible compute operations, of one type or of all.
-
-        A match on the whole program makes every operation ineligible.
-        """
+        """Number of ineligible compute operations, of a type or all; a whole program's are all."""
         if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
         lost = {(each.index, each.type) for each in self.lost()}

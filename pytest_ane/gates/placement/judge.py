@@ -322,10 +322,7 @@ def _lower(sentence: str) -> str:
 
 
 def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
-    """`predicted: 58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, and the margin.
-
-    Of several T or functions it is the one that is likeliest to leave the ANE.
-    """
+    """`58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, by the weakest prediction."""
     if not predictions:
         return
     weakest = predictions[0]

@@ -38,11 +38,10 @@ def join(plan: Plan, model: MLModel) -> Plan:
 
     Operations join by the name of any of their outputs, and then, where the plan says what each
     reads and writes, by type and neighbours, which finds those that the compiler renamed. Constants
-    and casts that it added are counted; an operation that it folded away is there as `folded`. What
-    an incomplete plan does not mention is there without a device; what the package does not have
-    stands in `unmatched` too. A plan that names no operation is returned as it is, and so is one of
-    the program that the compiler made of the package, which has folded, added and renamed
-    operations; it is of another package where most of its operations are not in this one.
+    and casts that it added are counted; what it folded away is there as `folded`, what an
+    incomplete plan does not mention without a device, what the package does not have in `unmatched`
+    too. A plan that names no operation is returned as it is, and so is one of the compiled program;
+    that is of another package where most of its operations are not in this one.
     """
     if plan.source == "analytics":
         names = {named.name for op in model.program.walk() for named in op.outputs}
