@@ -114,20 +114,6 @@ def scaled_norm(v: Variant, x: Any) -> Any:
 
 
 @subject(
-    "floats of unknown range, which the reference holds in fp16",
-    "squares in fp16",
-    x=half(1, T, C),
-)
-def unbounded_norm(v: Variant, x: Any) -> Any:
-    if not v["squares in fp16"]:
-        largest = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
-        x = mb.real_div(x=x, y=mb.add(x=largest, y=F16(1e-3)))
-    squares = mb.reduce_mean(x=mb.mul(x=x, y=x), axes=[-1], keep_dims=True)
-    normed = mb.mul(x=x, y=mb.rsqrt(x=squares, epsilon=F16(1e-5)))
-    return mb.matmul(x=normed, y=v.weight(C, C), name="y")
-
-
-@subject(
     "floats of unknown range, which overflow in the reference as well",
     "eps 0.1",
     x=half(1, T, C),

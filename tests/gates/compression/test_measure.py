@@ -29,8 +29,8 @@ from pytest_ane.report.verdict import details
 from tests import multifunction
 from tests.make.test_distortion import CASES, dense, loaded, package, palette
 from tests.make.test_optimize import saved_network
-from tests.mlprogram.executor.test_weights import pack
 from tests.mlprogram.packages import Program
+from tests.mlprogram.test_values import pack
 
 ERRORS = (Distortion("u", 1.5, 25.0),)
 
@@ -78,7 +78,7 @@ def palettized(folder: Path, indices: Any, tables: Any, *, name: str = "w") -> M
     bits, p = tables.shape[1].bit_length() - 1, Program()
     lut = (len(tables), 1, tables.shape[1], 1)
     p.input("x", indices.shape, "FLOAT16")
-    p.blob("indices", f"UINT{bits}", indices.shape, pack(indices, bits).data.tobytes())
+    p.blob("indices", f"UINT{bits}", indices.shape, pack(indices.ravel().tolist(), bits).tobytes())
     p.blob("lut", "FLOAT16", lut, tables.tobytes())
     p.op("constexpr_lut_to_dense", name, "FLOAT16", indices.shape, indices="indices", lut="lut")
     p.op("mul", "y", "FLOAT16", indices.shape, x="x", y=name)
