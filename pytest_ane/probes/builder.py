@@ -39,8 +39,8 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] | None = None) -> li
     return [
         package_case(
             kind, name,
-            *([with_prefix(tensors, f"{i}.{call}.{end}.") for call in range(calls)]
-              for end in ("in", "out")),
+            [with_prefix(tensors, f"{i}.{call}.in.") for call in range(calls)],
+            [with_prefix(tensors, f"{i}.{call}.out.") for call in range(calls)],
             ports, length=length, start=min(spans, default=[0])[0], carried=carried,
             states=with_prefix(tensors, f"{i}.state."), spans=tuple(map(tuple, spans)),
             slots=metadata["slots"], domains=domains, same_module=metadata["same_module"],

@@ -65,8 +65,8 @@ def package_cases(
     # States of another form than the reference's cannot be handed on.
     alike = draws.states == _kept(oracle.model.states)
     if reference is not None and cases and draws.states and alike:
-        for runner, other in _other_functions(backend, reference, probes, tables or {}, oracle):
-            longer += draws.cases_after(runner, other, oracle)
+        for others in _other_functions(backend, reference, probes, tables or {}, oracle):
+            longer += draws.cases_after(*others, oracle)
     for long in longer:
         growing = not draws.leads.states
         outputs = steady(oracle, long, growing=growing, judged=growing or reference is not None)
@@ -266,12 +266,14 @@ class _Draws:
         steps = {self._step(shapes): shapes for shapes in ends}
         return long_cases(seed, self.leads, steps, self.states, call, **self.about)
 
-    def cases_after(self, runner: Runner, other: _Draws, oracle: Runner) -> Iterator[Case]:
+    def cases_after(
+        self, name: str, runner: Runner, other: _Draws, oracle: Runner
+    ) -> Iterator[Case]:
         """Calls on states that another function of the reference left, as decoding after a prefill.
 
         Before that there is a call of the function itself.
         """
-        shapes, theirs, name = self._shapes(0.0), other._shapes(0.0), runner.model.main.name
+        shapes, theirs = self._shapes(0.0), other._shapes(0.0)
         step, size, end = self._step(shapes), other._step(theirs), self.leads.end or math.inf
         start, probe = step + 2 * size, (self.probes.seed, "mixed", name)
         starts = [at for at in range(start, start + 3 * step, step) if at + step <= end]
@@ -325,7 +327,7 @@ def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
 
 def _other_functions(
     backend: Backend, reference: Path, probes: Probes, tables: Mapping[str, Input], oracle: Runner
-) -> Iterator[tuple[Runner, _Draws]]:
+) -> Iterator[tuple[str, Runner, _Draws]]:
     """Functions of the reference that keep some of the same states."""
     if isinstance(oracle.model, Pipeline):
         return
@@ -337,7 +339,7 @@ def _other_functions(
             own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
             known = domains(runner.inputs, own, reference, function=name)
             sampler, leads = Sampler(runner.inputs, reference, known), slots(reference, known, name)
-            yield runner, _Draws(sampler, probes, leads, states, {})
+            yield name, runner, _Draws(sampler, probes, leads, states, {})
 
 
 def unmixed(model: MLModel, reference: Path, own: str | None) -> Iterator[tuple[str, str]]:
