@@ -79,12 +79,8 @@ class Cache:
     a sentence on each entry that was damaged or edited; `store` is asked for an entry before it is
     made, and offered what was made; of more than `max_size` bytes those not in use go.
 
-    Attributes:
-        unwritable: why the folder can only be read; empty where it can be written.
-        used: entries that this object gave or made, for who hands them on.
-
-    Raises:
-        CacheError: it holds other content and no tag, or cannot be made or written.
+    `unwritable` is why the folder can only be read, else empty; `used` are entries that this object
+    gave or made. `CacheError` where it holds other content and no tag, or cannot be made.
     """
 
     def __init__(
@@ -156,11 +152,8 @@ class Cache:
         """A finished entry, made by `make(folder)` if there is none; two processes make it once.
 
         An entry that differs from its seal is made again, which is said; `subject` is whose it is.
-        For what another machine has made, the store is not asked (`shared`).
-
-        Raises:
-            BuildError: the disk is full or failing; the unfinished entry is removed.
-            CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
+        For what another machine has made, the store is not asked (`shared`). `BuildError` where the
+        disk is full or failing; `CacheError` where the entry cannot be read, or not be written.
         """
         path, entry = self.path(kind, key), (kind, key)
         with self._disk_errors():
@@ -197,18 +190,16 @@ class Cache:
         if self.store is None or kind not in SHARED:
             return False
         with self._workspace(kind, key) as folder:
-            entry = self.store.fetch(kind, key, folder, subject)
-            if entry is not None:
+            if entry := self.store.fetch(kind, key, folder, subject):
                 entry.replace(path)
                 self._note_use(path)
         return entry is not None
 
     def _offer(self, path: Path) -> bool:
         """Give the store an entry that was made here, under its lock; whether it has it now."""
-        kind, key = path.parent.name, path.name
-        if self.store is None or kind not in SHARED:
+        if self.store is None or path.parent.name not in SHARED:
             return False
-        with self._workspace(kind, key) as folder:
+        with self._workspace(path.parent.name, path.name) as folder:
             return self.store.offer(path, folder)
 
     def push(self, entry: Entry) -> bool:
@@ -252,10 +243,7 @@ class Cache:
         return True
 
     def in_use_since(self) -> float:
-        """When the first of the processes that use entries now began to; infinity without any.
-
-        An entry that one of them uses was last used after that (seconds of the epoch).
-        """
+        """When the first process that uses entries now began to (seconds of the epoch), or inf."""
         held = (re.fullmatch(USER, lock.stem) for lock in own_paths(self.root, "locks"))
         starts = [match for match in held if match and not self._is_free(match[0])]
         return min((int(match["start"]) / 1e9 for match in starts), default=math.inf)
@@ -376,27 +364,24 @@ class Cache:
         """
         try:
             yield
-        except OSError as error:
-            if error.errno in _REFUSED:
-                raise BuildError(
-                    f"Building into {self.root} failed: {_said(error)}; see that it may be read "
-                    "and written, or choose other folders with --ane-cache=DIR and TMPDIR."
-                ) from error
-            raise self._disk_error(_said(error)) from error
-        except BuildError as error:
-            if _WRITER in str(error):
-                raise self._disk_error(str(error).rstrip(".")) from error
-            raise
-
-    def _disk_error(self, said: str) -> DiskError:
-        temporary = temporary_folder()
-        free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
-        return DiskError(
-            f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "
-            f"the temporary folder {temporary}); free some space (pytest-ane cache prune), or "
-            "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "
-            "kept."
-        )
+        except (OSError, BuildError) as error:
+            said = _said(error) if isinstance(error, OSError) else str(error).rstrip(".")
+            failed = f"Building into {self.root} failed: {said}"
+            if isinstance(error, OSError):
+                if error.errno in _REFUSED:
+                    raise BuildError(
+                        f"{failed}; see that it may be read and written, or choose other folders "
+                        "with --ane-cache=DIR and TMPDIR."
+                    ) from error
+            elif _WRITER not in said:
+                raise
+            temporary = temporary_folder()
+            free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
+            raise DiskError(
+                f"{failed} ({free:.1f} GB free there, {room:.1f} GB in the temporary folder "
+                f"{temporary}); free some space (pytest-ane cache prune), or choose other folders "
+                "with --ane-cache=DIR and TMPDIR. What was finished before is kept."
+            ) from error
 
 
 def to_stderr(text: str) -> None:

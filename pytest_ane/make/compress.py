@@ -59,7 +59,8 @@ def compress(
         if not _all_fast(compression):
             saved = Path(folder, package.name)
             notes = _through_coremltools(source, compression, saved, subject)
-        if settings := _palettes(saved, compression):
+        methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
+        if settings := {name: method for name, method in methods.items() if _fast(method)}:
             from pytest_ane.make.palettize._palettes import palettize
 
             return notes + palettize(
@@ -127,11 +128,6 @@ def _all_fast(compression: Compression) -> bool:
     return all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every())
 
 
-def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
-    methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
-    return {name: method for name, method in methods.items() if _fast(method)}
-
-
 def _fast(method: Settings) -> TypeGuard[Palettize]:
     """Whether our own engine makes these palettes."""
     return (
@@ -146,10 +142,7 @@ def _fast(method: Settings) -> TypeGuard[Palettize]:
 def _through_coremltools(
     source: Path, compression: Compression, package: Path, subject: str
 ) -> tuple[str, ...]:
-    """Compress the weights that our own engine does not palettize, in order of their steps.
-
-    All first steps come first, then all second ones.
-    """
+    """Compress what our own engine does not palettize: all first steps, then all second ones."""
     cto = import_coremltools().optimize.coreml
     with converter_notes():
         model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
@@ -332,10 +325,9 @@ def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
 def exact_percentiles() -> Iterator[None]:
     """Let coremltools' passes, and nobody else, see a `numpy` whose percentile is exact.
 
-    Pruning by magnitude then works for weights of any size. coremltools 9.0 asks `numpy.percentile`
-    for the largest magnitude to set to zero. Of fp16 values numpy computes the position in fp16 as
-    well (its issue 29003, there in 2.3): beyond 65,504 elements that overflows, the answer is NaN,
-    and the whole weight is stored unpruned, in the sparse form.
+    coremltools 9.0 asks it for the largest magnitude to set to zero. Of fp16 values numpy computes
+    the position in fp16 as well (its issue 29003, there in 2.3): beyond 65,504 elements the answer
+    is NaN, and the whole weight is stored unpruned, in the sparse form.
     """
     import coremltools.optimize.coreml._quantization_passes as passes
 

@@ -34,9 +34,8 @@ def import_coremltools() -> Any:
 def importing() -> Iterator[None]:
     """While coremltools is imported: no remarks, and nothing that it need not have.
 
-    It imports transformers and scikit-learn to see whether they are there, which takes two seconds,
-    and what compresses models while they are trained, half of the rest, which is imported when it
-    is asked for.
+    It imports transformers and scikit-learn to see whether they are there, which takes two seconds;
+    what compresses models while they are trained is imported when it is asked for.
     """
     hidden = {"transformers", "sklearn"} - sys.modules.keys()
     later = set() if "coremltools" in sys.modules else {_TRAINING}

@@ -4,11 +4,7 @@ A cache is recognised by its tag, a CACHEDIR.TAG (https://bford.info/cachedir/),
 too. Only names of the forms here are ever deleted, so that whatever else lies there stays.
 
 Temporary files of a build are in a folder of their own that goes when the build ends: coremltools
-deletes what it wrote into the temporary folder only when the interpreter exits, which is late in a
-run over many shards, and never where the process is killed.
-
-How many builds run at once, over all processes that share a cache, is a semaphore of lock files. A
-lock is the system's: when its process is killed, it is free again.
+deletes what it wrote into the temporary folder only when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -130,11 +126,10 @@ class PlanCache:
 
 
 def plan_caches() -> list[PlanCache]:
-    """All caches of compiled plans, largest first; none on other systems. Nothing is deleted.
+    """All caches of compiled plans, largest first; none on other systems.
 
     Core ML keeps plans in `~/Library/Caches/<application>/com.apple.e5rt.e5bundlecache/<build>`,
-    one folder for each build of macOS, and never uses those of another build again; after a few
-    updates they may take tens of gigabytes.
+    one folder for each build of macOS, and never uses those of another build again.
     """
     if sys.platform != "darwin":
         return []
@@ -276,7 +271,7 @@ _POLL = 0.05
 
 
 class Semaphore:
-    """A re-entrant semaphore across processes with `count` permits."""
+    """A re-entrant semaphore across processes: lock files, free when a process is killed."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.count = count

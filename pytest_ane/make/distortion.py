@@ -1,7 +1,7 @@
 """What compression did to each weight: squared error against the uncompressed one, by row.
 
-Weights are decoded as the executor decodes them, a block of rows at a time: none is ever held whole
-in a wider type where its rows can be decoded alone. A row is an index along the first axis.
+Weights are decoded a block of rows at a time: none is ever held whole in a wider type where its
+rows can be decoded alone. A row is an index along the first axis.
 
 Errors are held against what the scheme reaches on the exact weight. Palettes are made by our own
 engine, whose k-means is the best there is; integers and zeros follow the formulas of coremltools
@@ -118,8 +118,7 @@ class Distortion:
 class WeightComparison:
     """A package's weights against those of its uncompressed form, as `pair_weights` pairs them.
 
-    Names of weights that the package lacks, or has besides, and of single numbers that differ by
-    more than two steps of fp16.
+    `changed` are single numbers that differ by more than two steps of fp16.
     """
 
     distortions: tuple[Distortion, ...] = ()
@@ -340,11 +339,7 @@ def steps_for(weight: Weight, settings: Settings) -> tuple[Step, ...]:
 
 
 def _has_yardstick(steps: Sequence[Step]) -> bool:
-    """Whether it is known what a scheme reaches.
-
-    It is not for palettes of vectors, palettes scaled by channel, and palettes of integers
-    (`linear` before `palettize`).
-    """
+    """Whether it is known what a scheme reaches; not palettes of vectors, scaled or of integers."""
     palettes = [step for step in steps if isinstance(step, Palettize)]
     methods = [step.method for step in steps]
     integers = "palettize" in methods[methods.index("linear") :] if "linear" in methods else False
@@ -488,11 +483,7 @@ def _zeros(values: FloatArray, step: Prune) -> npt.NDArray[np.bool_]:
 
 
 def percentile(values: Array, q: float) -> Any:
-    """The value below which, itself included, at least `q` percent of the values lie.
-
-    Where numpy interpolates between two values this is the lower one, so that just as many values
-    are at most as large.
-    """
+    """The lower of the two values that numpy interpolates: `q` percent are at most as large."""
     flat = values.ravel()
     position = math.floor((flat.size - 1) * q / 100)
     return np.partition(flat, position)[position]

@@ -17,7 +17,7 @@ from pytest_ane.make.stored import spread
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.pairing import WeightPair, same_values
-from pytest_ane.mlprogram.weights import Weight
+from pytest_ane.mlprogram.weights import SPARSE, Stage, Weight
 
 _LAYERS = {"conv", "conv_transpose", "einsum", "gather", "gru", "linear", "lstm", "matmul", "rnn"}
 _FAR = 16.0
@@ -38,11 +38,7 @@ def foreign_weights(pairs: Sequence[WeightPair]) -> dict[str, str]:
     name. Layers' weights of several stages, of vectors and of more than 67 million elements are
     left to the compression gate.
     """
-    known = [
-        (pair, np.asarray(pair.stored, np.float32), np.asarray(pair.exact, np.float32))
-        for pair in pairs
-        if pair.weight.elements <= _LARGEST
-    ]
+    known = [(pair, *_values(pair)) for pair in pairs if pair.weight.elements <= _LARGEST]
     found = {}
     for pair, stored, exact in known:
         allowed = _allowed(pair.weight, stored)
@@ -55,6 +51,15 @@ def foreign_weights(pairs: Sequence[WeightPair]) -> dict[str, str]:
 def is_layer(weight: Weight) -> bool:
     """Whether an operation takes it that has weights; a mask, or a table of angles, is none."""
     return not _LAYERS.isdisjoint(weight.op_types)
+
+
+def _values(pair: WeightPair) -> tuple[FloatArray, FloatArray]:
+    """Stored and exact values; pruning may leave out any value of a layer, but not all of them."""
+    stored, exact = (np.asarray(values, np.float32) for values in (pair.stored, pair.exact))
+    pruned = any(stage.op == SPARSE for stage in pair.weight.stages)
+    if pruned and is_layer(pair.weight) and stored.any():
+        exact = np.where(stored == 0, np.float32(0), exact)
+    return stored, exact
 
 
 def _lost(stored: FloatArray, exact: FloatArray) -> Rows:
@@ -74,9 +79,18 @@ def _allowed(weight: Weight, stored: FloatArray) -> Rows:
     if layer and (len(weight.stages) > 1 or weight.stages[0].vector > 1):
         return np.full(len(rows), np.inf)
     lost = np.square(spread(weight, stored), dtype=np.float64).reshape(len(rows), -1).sum(1)
+    if weight.stages[0].is_quantization:
+        lost = np.maximum(lost, rows.shape[1] * np.square(_scales(weight.stages[0], rows)) / 12)
     if layer:  # Of a row of few values nobody knows how far it was rounded, unless it is zero.
         lost[(lost == 0) & rows.any(1)] = np.inf
     return np.asarray(_FAR * lost + least)
+
+
+def _scales(stage: Stage, rows: Rows) -> Rows:
+    """The least scale of each row: integers of so many bits reach its largest value, an outlier."""
+    groups = stage.groups if stage.groups and len(rows) % stage.groups == 0 else 1
+    largest = np.abs(rows).reshape(groups, -1).max(1) / 2 ** (stage.nbits - 1)
+    return np.asarray(largest.repeat(len(rows) // groups))
 
 
 def _said(

@@ -34,10 +34,8 @@ from pytest_ane.mlprogram.weights import (
 class Outcome:
     """What became of one weight: how it is stored before and after, by its first name.
 
-    Attributes:
-        functions: those that have it; functions that share a weight have one outcome.
-        error: what compression cost, against the source; None where nothing was done.
-        reason: why nothing was done; else empty.
+    Functions that share a weight have one outcome. `error` is what compression cost, against the
+    source; None where nothing was done, for a `reason`.
     """
 
     name: str
@@ -56,10 +54,9 @@ class Outcome:
 def outcomes(
     source: MLModel, made: MLModel, compression: Compression, notes: Sequence[str] = ()
 ) -> tuple[Outcome, ...]:
-    """What became of every weight of `source` in `made`, in program order.
+    """What became of every weight of `source` in `made`, in program order; `notes` say why not.
 
-    `notes` are those of compression on weights that it declined. `BuildError` where one of these
-    has other values than before.
+    `BuildError` where one that was declined has other values than before.
     """
     results: dict[object, Outcome] = {}
     new = {_place(each): each for each in find_weights(made)}

@@ -98,11 +98,10 @@ def weights_against(
     """What the weights of an artifact, and of its program, are compared with, and the result.
 
     `build`: they were compared when the shard was built; `changed`: the package has other bytes
-    than its build measured, so nothing is known. For packages of the user's: `uncompressed`, which
-    the manifest names; `family`, what the shard's family makes of it, `converted`; `reference`, a
-    package of the same program; `itself`, for it is not compressed. `nothing` is known to be its
-    uncompressed form, or only a `compressed` reference, which may have lost as much: weights that a
-    reference package has too are compared with those all the same, without a yardstick.
+    than then. For packages of the user's: `uncompressed`, which the manifest names; `family`, what
+    the shard's family makes of it, `converted`; `reference`, a package of the same program;
+    `itself`, for it is not compressed. Where `nothing` is known to be its uncompressed form, or
+    only a `compressed` reference, weights that a reference has are compared without a yardstick.
 
     `ProgramError` or `BuildError` where a package cannot be read, or is not uncompressed.
     """
@@ -151,9 +150,8 @@ def _read(package: Path, shard: Shard) -> MLModel:
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
     """The package that holds an artifact's program before compression; None where there is none.
 
-    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or the
-    artifact, where no weight of it is compressed; or a reference package without compressed
-    weights.
+    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or else the
+    artifact or a reference package, if nothing in it is compressed.
     """
     if (plain := shard.uncompressed) is not None:
         for weight in take_census(_read(plain, shard)).weights:

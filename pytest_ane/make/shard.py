@@ -47,17 +47,11 @@ def build_shard(
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
-    Args:
-        shard: what to build; one with an `artifact` of its own is only looked up.
-        cache: where artifacts are kept.
-        identity: what the model's weights and family depend on, part of the cache key.
-        model: opens the model; called only when something must be built.
-        source: the shard as `uncompressed` builds it, compressed instead of converted once more;
-            the result has the same bytes.
-        examine: called with the uncompressed package and the built one, while both are there.
-
-    Raises:
-        BuildError: conversion or compression failed, or the disk is full.
+    One with an `artifact` of its own is only looked up. `identity` is what the model's weights and
+    family depend on, part of the cache key; `model` opens it when something must be built. A
+    `source`, the shard as `uncompressed` builds it, is compressed instead of converted once more,
+    to the same bytes. `examine` is called with the uncompressed package and the built one, while
+    both are there. `BuildError` where conversion or compression fails, or the disk is full.
     """
     if shard.artifact is not None:
         if not shard.artifact.exists():

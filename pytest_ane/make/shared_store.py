@@ -7,9 +7,8 @@ Archives come from other machines: whatever is in one, only plain files below th
 written. A file appears under its name in one step, and the first writer of a name wins. What the
 store does not give, or gives with other bytes, is made here: a store never makes a run fail.
 
-A seal says which entry it is, and the SHA-256 of each of its files. It shows damage and edits,
-such as a flipped byte or a file of another entry. It is no signature: an edit of a file and of its
-digest in the seal alike goes unnoticed.
+A seal says which entry it is, and the SHA-256 of each of its files. It shows damage and is no
+signature: an edit of a file and of its digest in the seal alike goes unnoticed.
 """
 
 from __future__ import annotations
@@ -141,8 +140,7 @@ class SharedStore:
 
     `notify` receives a sentence on each file that is damaged or cannot be had, `counts` how many
     entries were `fetched` and `stored`. `name` is the URL without credentials. Web servers, and
-    whoever refuses it once, are not `is_writable`. `CacheError` where the URL has no meaning, or no
-    library.
+    whoever refuses it once, are not `is_writable`. `CacheError` is as of `check_url`.
     """
 
     def __init__(
@@ -300,7 +298,7 @@ def _protocol(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """See that a URL may name a store; nothing is connected. `CacheError` as of `SharedStore`."""
+    """`CacheError` where a URL cannot name a store, or lacks a library; nothing is connected."""
     import fsspec
 
     protocol, name = _protocol(url), without_credentials(url)

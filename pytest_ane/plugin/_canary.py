@@ -1,8 +1,7 @@
 """Canaries: shards that must pass before any other shard of their model is built.
 
 Whoever is about to build another shard asks what their gates say, or the gates themselves, under a
-lock. So it holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates of
-a project's own count once their tests have run.
+lock: in every worker of xdist. Gates of a project's own count once their tests have run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a run owes: a verdict of every gate of every selected shard and model.
 
-Due is what the registry, the manifest and the selection say, whatever was collected. A gate that
-has no verdict at the end makes the run red, unless the person left it out on the command line: an
-option of `addopts`, a mark or a conftest.py is no person.
+A gate that has no verdict at the end makes the run red, whatever was collected, unless the person
+left it out on the command line: an option of `addopts`, a mark or a conftest.py is no person.
 """
 
 from __future__ import annotations

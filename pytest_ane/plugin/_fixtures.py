@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,18 +11,15 @@ from pytest_ane.plugin._items import test_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pytest_ane.backends import Backend
     from pytest_ane.make import Artifact
     from pytest_ane.manifest import Model, Probes, Shard
     from pytest_ane.mlprogram.records import MLModel, Pipeline
-    from pytest_ane.models.families import Ports
     from pytest_ane.plugin._workspace import Workspace
     from pytest_ane.plugin.outcome import VerdictRecorder
     from pytest_ane.plugin.recording import MeasurementSource
     from pytest_ane.probes.cases import Case
-    from pytest_ane.probes.error_budget import ErrorBudget
     from pytest_ane.project.stack import Stack
 
 
@@ -103,18 +101,10 @@ class ShardFixtures:
         names = "ane_artifact", "ane_backend", "ane_cases"  # What decides a measurement.
         made_by = (request._get_active_fixturedef(name).func.__module__ for name in names)
         self.is_own = any(module != __name__ for module in made_by)
-
-    def budget(self) -> ErrorBudget | str:
-        """The shard's error budget, or why there is none."""
-        return _workspace(self._request).budget(self.shard, self.artifact)
-
-    def ports(self) -> Ports | None:
-        """What the shard's family or builder declares."""
-        return _workspace(self._request).ports(self.shard)
-
-    def converted(self) -> Path | None:
-        """What the shard's family makes of it, uncompressed."""
-        return _workspace(self._request).converted(self.shard)
+        space = _workspace(request)
+        self.budget = partial(space.budget, shard, self.artifact)
+        self.ports = partial(space.ports, shard)
+        self.converted = partial(space.converted, shard)
 
     @property
     def program(self) -> MLModel | Pipeline:

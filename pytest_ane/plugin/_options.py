@@ -1,7 +1,6 @@
 """Options: one table, from which the command line, the ini twins, help and docs are made.
 
-Besides it there are markers, and what options that concern each other come to. This imports the
-standard library and pytest alone.
+This imports the standard library and pytest alone.
 """
 
 from __future__ import annotations

@@ -37,11 +37,6 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def worker(config: pytest.Config) -> str:
-    """`gw0`, or `main` without xdist."""
-    return str(getattr(config, "workerinput", {}).get("workerid", "main"))
-
-
 def run(config: pytest.Config) -> Generator[None, object, object]:
     """Around a run: SIGTERM ends it with exit code 143, workers of xdist as Ctrl-C."""
 
@@ -115,7 +110,8 @@ class WorkerProgress(Progress):
 def progress_of(config: pytest.Config, total: int, run: Callable[[], RunFolder]) -> Progress:
     """The progress of this process: on the terminal, or noted for the process that has one."""
     if is_worker(config):
-        return WorkerProgress(total, worker(config), run)
+        name = str(getattr(config, "workerinput", {}).get("workerid"))
+        return WorkerProgress(total, name, run)
     return Progress(total, Screen(config, captured=True).write)
 
 

@@ -65,9 +65,8 @@ def package_cases(
     # States of another form than the reference's cannot be handed on.
     alike = draws.states == _kept(oracle.model.states)
     if reference is not None and cases and draws.states and alike:
-        others = _other_functions(backend, reference, probes, tables or {}, oracle)
-        for name, runner, other in others:
-            longer += draws.cases_after(name, runner, other, oracle)
+        for others in _other_functions(backend, reference, probes, tables or {}, oracle):
+            longer += draws.cases_after(*others, oracle)
     for long in longer:
         growing = not draws.leads.states
         outputs = steady(oracle, long, growing=growing, judged=growing or reference is not None)

@@ -41,10 +41,8 @@ from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
-from pytest_ane.project._package_chain import PackageLayout, ShardSequence, stream_widths
+from pytest_ane.project._package_chain import PackageLayout, ShardSequence
 from pytest_ane.project.models import SPELLERS, OpenModel
-
-# What the user's own chain is held against: a function, golden logits, outputs that they tell.
 
 
 class OwnReference:
@@ -298,7 +296,7 @@ class PackageChain:
             path = package(entry.shard)
             assert path is not None  # A model without a family has artifacts.
             layouts[entry.shard] = layout = self._layout(entry, shard, path, widths)
-            widths |= dict(stream_widths(layout.wire(), layout, widths))
+            widths |= dict(layout.widths(widths))
         return layouts
 
     def _layout(
@@ -384,10 +382,7 @@ class OpenChain(OpenModel):
         return self._told is not None or not self.packages.without_reference
 
     def check_compared(self) -> None:
-        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
-
-        Drift and bisect put references in shards' places, so each shard needs one.
-        """
+        """Raise `UnprovenError` unless prompts can be compared; each shard needs a reference."""
         super().check_compared()
         for shard in self.packages.without_reference[:1]:
             self.packages.reference(shard)

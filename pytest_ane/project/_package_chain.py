@@ -28,10 +28,7 @@ _INTEGERS = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)
 
 @dataclass(frozen=True)
 class StreamPort:
-    """How rows `[T, C]` of a stream stand in an array of a package.
-
-    `axis` is that of the positions; None where the array is one position.
-    """
+    """How rows `[T, C]` of a stream stand in an array; without an `axis` it is one position."""
 
     feature: Feature
     axis: int | None
@@ -57,10 +54,7 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a package, as a chain calls it; the default one has no name.
-
-    `lengths` are positions that a call may have, the fewest first.
-    """
+    """One function of a package, and the positions that a call may have, the fewest first."""
 
     function: str | None
     inputs: Mapping[str, Feature]
@@ -135,6 +129,17 @@ class PackageLayout:
             more=tuple(Branch(stream, mode, width) for (stream, mode), width in more),
             times=self._chain.times,
         )
+
+    def widths(self, known: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Channels of the streams after it, by the outputs that it gives them."""
+        for (_, stream, mode), count in zip(self.outputs, self.branches, strict=True):
+            before = known.get(stream)
+            if before is not None and mode == "add" and before != count:
+                raise ExecutionError(
+                    f"{self._chain.shard}: {count} channels are added to the stream {stream!r}, "
+                    f"which has {before}; let them be of one width."
+                )
+            yield stream, count + (before or 0 if mode == "append" else 0)
 
     def load(self, backend: Backend, package: Path) -> Runner:
         """A package, which runs the function that takes the call."""
@@ -324,10 +329,7 @@ def _positions(port: StreamPort, limit: int) -> Iterable[int]:
 
 
 def _shaped(feature: Feature, function: Function) -> Feature:
-    """An output with the shape that its program gives it, where Core ML leaves it open.
-
-    An extent that the program does not know is flexible.
-    """
+    """An output with its program's shape where Core ML leaves it open; unknown ones flexible."""
     if feature.shape:
         return feature
     types = {out.name: out.type for operation in function.walk() for out in operation.outputs}
@@ -336,21 +338,6 @@ def _shaped(feature: Feature, function: Function) -> Feature:
         return feature
     ranges = tuple((1, None) if n is None else (n, n) for n in kind.shape)
     return replace(feature, shape=tuple(n or 1 for n in kind.shape), ranges=ranges)
-
-
-def stream_widths(
-    wire: Wire, layout: PackageLayout, widths: Mapping[str, int]
-) -> Iterator[tuple[str, int]]:
-    """Channels of the streams after a shard, by the outputs that it gives them."""
-    first = Branch(wire.gives, wire.mode, layout.branches[0])
-    for stream, mode, count in (first, *wire.more):
-        before = widths.get(stream)
-        if before is not None and mode == "add" and before != count:
-            raise ExecutionError(
-                f"{wire.shard}: {count} channels are added to the stream {stream!r}, which has "
-                f"{before}; let them be of one width."
-            )
-        yield stream, count + (before or 0 if mode == "append" else 0)
 
 
 class ShardSequence:

@@ -15,10 +15,7 @@ from pytest_ane.models.families.registry import get_family
 
 
 def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) -> Model:
-    """The model of a name, or the only one; with `stacks` among whole stacks alone.
-
-    `ManifestError` where there is none; or several, without a name.
-    """
+    """The model of a name, or the only one (of whole `stacks`); `ManifestError` without one."""
     models = [model for model in manifest.models if not stacks or is_stack(model)]
     names, file = [model.name for model in models], manifest.path.name
     kind = " that a family or a chain wires together up to the logits" if stacks else ""
@@ -76,8 +73,7 @@ class Threshold:
 def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Threshold:
     """Read `[shards:]number,...`; the last term that names a shard holds.
 
-    `ManifestError`, which names `option`, for another form, a number that is not above 0 and up
-    to 1, or no such shard.
+    `ManifestError`, which names `option`, for another form, number (0 to 1) or shard.
     """
     values: dict[str, float] = {}
     for shards, value in _terms(text, option):

@@ -76,8 +76,7 @@ class KeptTokenizer:
     """A tokenizer and what it answered, in a file of lines `[method, argument, answer]`.
 
     A warm run asks what an earlier one did, so it imports no transformers. Each line is appended
-    in one write, so that processes need no lock; a damaged one is skipped, and a file that cannot
-    be written costs time, not the run.
+    in one write, so that processes need no lock; a damaged one is skipped.
     """
 
     def __init__(self, file: Path, opened: Callable[[], Tokenizer]) -> None:
@@ -117,8 +116,7 @@ class OpenModel:
     """A model with a family; nothing is read before it is used."""
 
     def __init__(self, model: Model, cache: Cache) -> None:
-        self.model = model
-        self.cache = cache
+        self.model, self.cache = model, cache
 
     @cached_property
     def family(self) -> Family:
@@ -188,8 +186,7 @@ class OpenModel:
         return RenamedLayout(layout, self._renaming(shard)) if shard.ports else layout
 
     def _renaming(self, shard: Shard) -> Renaming:
-        ports = ports_of(self.language_model, shard.id)
-        return Renaming(shard.qualified, ports, shard.ports)
+        return Renaming(shard.qualified, ports_of(self.language_model, shard.id), shard.ports)
 
     def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
         """A shard's package, ready for the stack."""
@@ -377,11 +374,8 @@ class OpenModel:
         # A family may not say how many tokens there are.
         size = self.language_model.description.get("vocabulary")
         if isinstance(size, int) and max(ids) >= size:
-            remedy = (
-                "give ids below that"
-                if prompt.ids is not None
-                else "the tokenizer is not this model's, so use the one it was trained with"
-            )
+            remedy = "the tokenizer is not this model's, so use the one it was trained with"
+            remedy = remedy if prompt.ids is None else "give ids below that"
             raise SourceError(
                 f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
                 f"{remedy}."
@@ -393,8 +387,7 @@ class OpenBuilder:
     """A model without a family; its builder runs only when something is not in the cache."""
 
     def __init__(self, model: Model, cache: Cache) -> None:
-        self.model = model
-        self.cache = cache
+        self.model, self.cache = model, cache
         self.language_model = BuilderModel(model)
 
     @cached_property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pytest_ane.gates.verdict import counted
 from pytest_ane.make.disk import Estimate, Volume, estimate, temporary_folder, volumes
 from pytest_ane.make.record import PACKAGE
 from pytest_ane.manifest import Shard
@@ -58,8 +59,8 @@ class Preflight:
         self._refused = True
         where = "; ".join(map(str, small))
         raise DiskError(
-            f"The disk is too small for {_shards(len(self.missing))} still to be built: {where}. "
-            "Free some space (pytest-ane cache prune), choose another folder with "
+            f"The disk is too small for {counted(len(self.missing), 'shard')} still to be built: "
+            f"{where}. Free some space (pytest-ane cache prune), choose another folder with "
             "--ane-cache=DIR, or select fewer shards."
         )
 
@@ -70,7 +71,7 @@ class Preflight:
             return
         where = " · ".join(map(str, self.volumes()))
         work = f"to fetch from {self.store} or to build" if self.store else "to build"
-        yield f"ane: {_shards(needs.count)} {work}, {self.builds} at once · {where}"
+        yield f"ane: {counted(needs.count, 'shard')} {work}, {self.builds} at once · {where}"
         yield f"ane: {versions(only_installed=True)}"
 
     def _finished(self, model: str) -> list[int]:
@@ -81,10 +82,6 @@ class Preflight:
         if shard.qualified not in self._entries:
             self._entries[shard.qualified] = self.entry(shard)
         return self._entries[shard.qualified]
-
-
-def _shards(count: int) -> str:
-    return "1 shard" if count == 1 else f"{count} shards"
 
 
 def versions(*, only_installed: bool = False) -> str:

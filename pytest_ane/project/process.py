@@ -1,11 +1,9 @@
 """What is due to a process: a clean end on SIGTERM, and threads of numpy and torch.
 
 A CI that cancels a job sends SIGTERM, on which Python would leave all files. Threads spin while
-they wait, so that two busy processes on one machine slow each other down many times over. A gate
-multiplies small matrices: measured on two cores with another process running, the behaviour gate
-took 12 s with one BLAS thread and 37 to 73 s with two. The libraries read these variables when they
-are first imported, mostly after the plugin was configured; a `conftest.py` that imports numpy is
-sooner.
+they wait: measured on two cores with another process running, the behaviour gate took 12 s with one
+BLAS thread and 37 to 73 s with two. The libraries read these variables when they are first
+imported, mostly after the plugin was configured.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ TERMINATED = 128 + int(signal.SIGTERM)
 def on_terminate(end: Callable[[], Any]) -> Iterator[None]:
     """While the block runs, let SIGTERM call `end`, which raises; then do as before.
 
-    Nothing is changed where Python allows no handlers, outside of the main thread, or where there
-    is a handler already. A forked process ends as if there were none.
+    Nothing is changed outside of the main thread, or where there is a handler already.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:

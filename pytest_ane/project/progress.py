@@ -16,14 +16,9 @@ from filelock import FileLock
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.atomic import write_atomically
 
-# The folder in the cache that the processes of one run share: small files of JSON, and locks.
-#
-# It helps, and nothing depends on it: on a disk that takes no more files each process finds out by
-# itself what it could have read here.
-
 
 class RunFolder:
-    """The shared folder; made when first written to."""
+    """The folder of the processes of a run, made when first written to; nothing depends on it."""
 
     def __init__(self, cache: Cache, run_id: str) -> None:
         self._name = f"run-{run_id}"

@@ -23,9 +23,9 @@ from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE, uncompressed_package
-from pytest_ane.make.shard import artifact_key, converted_package
+from pytest_ane.make.shard import artifact_key, converted_package, uncompressed
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
+from pytest_ane.manifest import FAMILIES, Manifest, Policy, Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import content_digest, key_digest, remembered, tree_digest
@@ -211,19 +211,19 @@ class Project:
         return self.manifest.model_of(subject.partition(":")[0]).variant or ""
 
     def model(self, name: str) -> Opened:
-        """A model's source, family and prompts, or its builder."""
+        """A model by its family, its chain or its builder; one of packages alone has none."""
         if name not in self._models:
-            self._models[name] = opened = open_model(self.manifest.model_of(name), self.cache)
+            model = self.manifest.model_of(name)
+            own: type[Opened] = OpenBuilder if model.builder else OpenModel
+            opened = OpenChain(model, self.cache) if model.chain else own(model, self.cache)
+            self._models[name] = opened
             if name in self.identities:
                 opened.identity = self.identities[name]
         return self._models[name]
 
     @cached_property
     def refused(self) -> dict[str, str]:
-        """Why the source of a selected model cannot be used, by model; no weights are read.
-
-        What runs code of the user's, or fails otherwise, is left to the gates.
-        """
+        """Why a selected model's source cannot be used, if so; other failures are the gates'."""
         needing = {s.model for s in self.shards if not s.artifact or s.reference == "float32"}
         refused = {}
         for model in self.manifest.models:
@@ -274,7 +274,7 @@ class Project:
             shard,
             self.cache,
             identity=identity,
-            model=lambda: self._buildable(shard.model),
+            model=partial(self._buildable, shard.model),
             examine=partial(self._examine, shard),
         )
 
@@ -306,8 +306,9 @@ class Project:
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
         program = read_model(artifact.path, function=shard.function)
-        if (plain := uncompressed_package(shard, artifact, program)) is None:
-            plain = self._same_form(shard, program)
+        plain = uncompressed_package(shard, artifact, program)
+        if plain is None and not shard.ports and (theirs := self.converted(shard)):
+            plain = theirs if same_form(program, read_model(theirs)) else None
         if plain is None and shard.golden is None:
             return _NO_PACKAGE
         own = shard.reference == "float32"
@@ -340,26 +341,14 @@ class Project:
         named = plain in (shard.uncompressed, reference)
         return replace(budget, plain=plain.name if named else "its family's own")
 
-    def _same_form(self, shard: Shard, program: Program) -> Path | None:
-        plain = None if shard.ports else self.converted(shard)
-        return plain if plain and same_form(program, read_model(plain)) else None
-
     def converted(self, shard: Shard) -> Path | None:
-        """What its family makes of a shard that the user brought, uncompressed; else None.
-
-        It is built as any other, so that what the package holds is compared with what it should.
-        """
+        """What its family makes of a shard that the user brought, uncompressed; else None."""
         theirs = shard.artifact is not None and shard.function is None
         if not theirs or shard.reference != "float32" or not shard.family:
             return None
-        asked = {"artifact": None, "uncompressed": None, "compression": Uncompressed()}
-        model = self.model(shard.model)
-        return build_shard(
-            shard.model_copy(update=asked),
-            self.cache,
-            identity=model.identity,
-            model=lambda: self._buildable(shard.model),
-        ).path
+        asked = shard.model_copy(update={"artifact": None, "uncompressed": None})
+        identity, model = self.model(shard.model).identity, partial(self._buildable, shard.model)
+        return uncompressed(asked, self.cache, identity=identity, model=model).path
 
     def _kept_budget(
         self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
@@ -424,8 +413,7 @@ class Project:
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.
 
-        None for a package of neither. With golden tensors, a family tells them that need not read
-        weights.
+        None for a package of neither. With golden tensors a family tells them, if without weights.
         """
         if shard.reference == "float32":
             return self.model(shard.model).ports(shard)
@@ -450,13 +438,6 @@ class Project:
             artifacts = [(shard, self.artifact(shard)) for shard in shards]
             self._stacks[key] = Stack(model, artifacts, self.backend, arithmetic)
         return self._stacks[key]
-
-
-def open_model(model: Model, cache: Cache) -> Opened:
-    """A model by its family, its chain or its builder; one of packages alone has none."""
-    if model.chain:
-        return OpenChain(model, cache)
-    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Skipped
 from pytest_ane.report.table import apart, table
@@ -25,9 +26,7 @@ _WORD = {"os": "system", "chip": "chip"}
 def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     """Each pair of systems, or chips, with what differs; then the files that are not compared."""
     by = comparison.by
-    pairs: dict[tuple[str, str], list[Difference]] = {}
-    for difference in comparison.compared:
-        pairs.setdefault((difference.old.name, difference.new.name), []).append(difference)
+    pairs = grouped(((d.old.name, d.new.name), d) for d in comparison.compared)
     for (old, new), differences in pairs.items():
         subjects = _subjects(d.subject for d in differences)
         yield f"{old} -> {new}: {counted(len(differences), 'gate')} of {subjects} compared"

@@ -21,19 +21,13 @@ from pytest_ane.mlprogram.records import (
     Ref,
     StateType,
     TensorType,
-    Value,
     ValueType,
 )
 from pytest_ane.mlprogram.values import bits
 
-# Multiply-accumulates of one call of an operation, from the shapes it takes and gives.
-
 
 def macs(op: str, parameters: Parameters, result: Shape) -> int:
-    """Multiply-accumulates of one call; 0 for an operation that multiplies no matrices.
-
-    `parameters` are by MIL's names, of arrays only the shapes count; `result` is of its first one.
-    """
+    """Multiply-accumulates of one call, by shapes of MIL's `parameters` and of the first result."""
     count = _COUNTS.get(op)
     return count(parameters, result) if count else 0
 
@@ -88,7 +82,6 @@ _COUNTS: dict[str, Callable[[Parameters, Shape], int]] = {
     "scaled_dot_product_attention": _attention,
 }
 
-# The shapes of a call are the executor's own.
 
 _GATHERS = frozenset({"gather", "gather_along_axis", "gather_nd"})
 """Operations that read no more of a weight than they give."""
@@ -283,17 +276,17 @@ class Weights:
                 leaves |= self._leaves.get(argument.name, {})
             elif isinstance(argument.data, Blob):
                 leaves[argument.data] = (byte_size(argument), _elements(argument.type))
-            elif whole and _is_tensor(argument):
+            elif (
+                whole
+                and isinstance(kind := argument.type, TensorType)
+                and kind.dtype is not DType.STRING
+            ):
                 leaves[id(argument)] = (byte_size(argument), 0)
         return leaves
 
 
 def _arguments(op: Operation) -> Iterator[Argument]:
     return chain.from_iterable(op.inputs.values())
-
-
-def _is_tensor(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype is not DType.STRING
 
 
 def _elements(kind: Any) -> int:

@@ -128,9 +128,8 @@ def save_device(device: Device, root: Path) -> Path:
 def calibrate_device(say: Callable[[str], None]) -> Device:
     """Measure bandwidth and peak rate with numpy, as it is configured to use threads.
 
-    Bandwidth is the best of reading one array (a dot product with itself) and copying one to
-    another, as STREAM counts it: bytes read plus bytes written. The rate is that of a product of
-    square float32 matrices. The executor holds weights as fp16, so 2 bytes each.
+    Bandwidth is the best of reading one array and copying one to another, as STREAM counts it:
+    bytes read plus bytes written. The executor holds weights as fp16, so 2 bytes each.
     """
     say("memory bandwidth")
     source = np.ones(_BYTES // 4, np.float32)

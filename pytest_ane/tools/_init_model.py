@@ -38,6 +38,7 @@ from pytest_ane.manifest.tables import ENCODERS
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.memory import bytes_text, free_memory
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.models.families import Cut, Family, LanguageModel, ports_of
@@ -65,10 +66,7 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
     Face cache: `Qwen/Qwen3-0.6B`, at another revision than `main` `Qwen/Qwen3-0.6B@v2`, or a file
     of one, `ggml-org/gemma-3-270m-GGUF/gemma-3-270m-Q8_0.gguf`.
 
-    Raises:
-        SourceError: the source is missing, broken, of no family of ours, or of a variant that its
-            family refuses.
-        ManifestError: the source's name cannot stand in a manifest.
+    `SourceError` is as of `describe`; `ManifestError` where its name cannot stand in a manifest.
     """
     table, name = _find(source)
     where = _toml(table, manifest.parent)
@@ -98,10 +96,7 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
 
 
 def _find(source: str) -> tuple[SourceTable, Path]:
-    """Where the model that somebody names is, and the file or folder by its own name.
-
-    A repository is pinned to the commit that the cache has.
-    """
+    """Where a model is, a repository at the commit of the cache, and what it is called."""
     if not source:
         raise SourceError(f"--from names nothing; {_NAME_ONE}")
     path = Path(source).expanduser()
@@ -145,8 +140,6 @@ def model_name(path: Path) -> str:
     return name[:_LONGEST].rstrip("-_") or "model"
 
 
-# Golden prompts to begin with: as many that behaviour judges at least 60 positions.
-
 MIN_POSITIONS = 60
 """Positions that behaviour judges, the first of each prompt left out: one near tie among them is
 less than 2 % of top-1."""
@@ -177,10 +170,7 @@ _LEAST = 4
 
 @dataclass(frozen=True)
 class Prompts:
-    """Golden prompts, and how many positions of them behaviour judges.
-
-    `without` is why they are random ids; empty where a tokenizer makes them of text.
-    """
+    """Golden prompts, how many positions behaviour judges, and why they are random ids, if so."""
 
     prompts: tuple[Prompt, ...]
     positions: int
@@ -190,8 +180,7 @@ class Prompts:
 def choose_prompts(model: Described) -> Prompts:
     """Texts, and messages where there is a chat template; random ids where there is no tokenizer.
 
-    Texts of which the tokenizer lacks something, or which the shards do not take, are left out. An
-    encoder's prompts rank one another, so it has all of them, as texts.
+    What the tokenizer lacks, or the shards do not take, is left out. An encoder has all, as texts.
     """
     limit = model.cut.context if model.has_states else model.cut.max_tokens
     chosen: list[Prompt] = []
@@ -224,8 +213,6 @@ def choose_prompts(model: Described) -> Prompts:
     prompts = tuple(Prompt(name=f"ids{i}", ids=tuple(row)) for i, row in enumerate(rows))
     return Prompts(prompts, count * (length - 1), why)
 
-
-# The shards, and the shapes of their weights.
 
 MAX_ROWS = 16_384
 """Rows of a head's slice: more outputs of a product by a constant may exceed the ANE's limit (rule
@@ -281,8 +268,7 @@ class ShardShapes:
 class Described:
     """What a source is called and holds, and how it is cut: all shards, in running order.
 
-    Attributes:
-        vocabulary: tokens that there are; None where the family tells none.
+    `vocabulary` is how many tokens there are; None where the family tells none.
     """
 
     path: Path
@@ -304,9 +290,7 @@ class Described:
 def describe(table: SourceTable, path: Path) -> Described:
     """Open a source, find its family and cut it into shards; `path` is what it is called.
 
-    Raises:
-        SourceError: it is missing, broken, of no family of ours or of a variant that its family
-            refuses.
+    `SourceError` where it is missing, broken, of no family or of a variant that its family refuses.
     """
     source: Any = open_source(table)
     if not source.keys:
@@ -341,11 +325,7 @@ def describe(table: SourceTable, path: Path) -> Described:
 
 
 def slices_of(vocabulary: int) -> int:
-    """Slices of a head, none of more than `MAX_ROWS`.
-
-    Among so many, or up to twice as many, the fewest whose rows divide best into groups that share
-    a palette.
-    """
+    """The fewest slices of a head of at most `MAX_ROWS` whose rows divide best into groups."""
     least = -(-vocabulary // MAX_ROWS)
 
     def group(slices: int) -> int:
@@ -374,10 +354,7 @@ def _trained(source: Source) -> int | None:
 
 
 class _Shapes:
-    """A source whose tensors have their shapes, and each one number in place of all.
-
-    Tensors that are absent or of another shape raise what the source itself raises.
-    """
+    """A source whose tensors have their shapes, and each one number in place of all."""
 
     def __init__(self, source: Any) -> None:
         self._source: Any = source
@@ -448,8 +425,6 @@ def _converted(model: LanguageModel, shard: str, kind: str) -> ShardShapes:
     return ShardShapes(shard, kind, weights, held)
 
 
-# A compression to begin with, valid for every weight.
-#
 # Palettes of 8 bits by k-means: of all that was measured on the default model, those keep closest
 # to fp16 at half of its bytes (docs/explanations/compression.md); `pytest-ane recommend` goes on
 # from there.
@@ -533,8 +508,6 @@ def _glob(name: str) -> str:
     return f"{name.removesuffix('_weight')}*"
 
 
-# What a model takes: bytes of its packages, disk and memory, and whether there is as much.
-
 _BLOCK, _HEAD, _NORM, _MAP = 17_700, 1_700, 3_250, 500
 """Bytes of a package besides its weights: of a block or a head without its maps and norms, and what
 the text of each of these adds. From packages that were built: 27,474 bytes of a Llama's block with
@@ -596,12 +569,8 @@ def _costs(
 def _costs_lines(shapes: Sequence[ShardShapes], facts: Mapping[str, Any]) -> Iterator[str]:
     sizes: Mapping[str, Size] = facts["shards"]
     memory, free = facts["memory"], facts["memory"]["free"]
-    alike: dict[object, list[str]] = {}
-    for shard in shapes:
-        size = sizes[shard.id]
-        near = round(size.fp16, -4), round(size.compressed, -4)
-        alike.setdefault((shard.kind, near), []).append(shard.id)
-    for ids in alike.values():
+    near = {id: (round(size.fp16, -4), round(size.compressed, -4)) for id, size in sizes.items()}
+    for ids in grouped(((s.kind, near[s.id]), s.id) for s in shapes).values():
         yield f"{', '.join(in_ranges(ids))}: {'each ' if len(ids) > 1 else ''}{sizes[ids[0]]}"
     fp16, compressed = (sum(getattr(s, k) for s in sizes.values()) for k in ("fp16", "compressed"))
     held = f"; states of {bytes_text(facts['states'])}" if facts["states"] else ""
@@ -628,9 +597,7 @@ def _costs_lines(shapes: Sequence[ShardShapes], facts: Mapping[str, Any]) -> Ite
 def _budgets(
     shards: Sequence[ShardShapes], sizes: Mapping[str, Size]
 ) -> Iterator[tuple[str, str, float | None]]:
-    groups: dict[str, list[ShardShapes]] = {}
-    for shard in shards:
-        groups.setdefault(re.sub(r"\d+", "*", shard.id), []).append(shard)
+    groups = grouped((re.sub(r"\d+", "*", shard.id), shard) for shard in shards)
     for glob, group in groups.items():
         most = {shard.id: int(_SLACK * sizes[shard.id].compressed) + _MORE for shard in group}
         ratio = min(2 * shard.elements / most[shard.id] for shard in group)

@@ -36,6 +36,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import BuildError, CacheError, ManifestError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.metrics.logits import kl
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
@@ -56,8 +57,6 @@ from pytest_ane.tools._recommend_search import (
 )
 from pytest_ane.tools.bisect import StackRunner
 from pytest_ane.tools.compress import read_table
-
-# The menu: named settings a weight may get, from a file, or the default here.
 
 Menu: TypeAlias = Mapping[str, Settings]
 
@@ -165,14 +164,10 @@ class LoadedBackend:
         return shares
 
 
-# The log: every number that was measured, one JSON object a line, from which a search resumes.
-
-
 class Log:
     """Measurements by key, kept in a file as they come; those of another context are left alone.
 
-    A last line that a killed process cut short is skipped, and so is whatever else is no entry.
-    `CacheError` where the file cannot be read, or written.
+    Whatever is no entry is skipped. `CacheError` where the file cannot be read, or written.
     """
 
     def __init__(self, file: Path, context: object) -> None:
@@ -226,8 +221,6 @@ class Log:
 def _key(kind: str, subject: object) -> str:
     return key_digest([kind, subject])[:16]
 
-
-# Gates asked of candidates: measured and judged by the gates of the registry, and logged.
 
 GATES_VERSION = 4
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
@@ -385,10 +378,7 @@ class ModelEvaluator:
         return result["gate"], {unit: self._blame(unit, choice[unit]) for unit in units}
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
-        """All gates of a whole model.
-
-        Where the stack has failed, shards are not measured that were not before.
-        """
+        """All gates of a whole model; where the stack fails, of shards what was measured before."""
         tell(f"measuring {name}")
         settings = self.compression(choice)
         dumped = {id: each.model_dump(mode="json") for id, each in settings.items()}
@@ -517,9 +507,7 @@ def _worst(statuses: Iterable[Any]) -> Any:
 
 def filled(units: Sequence[Unit], measured: Mapping[Unit, float]) -> dict[Unit, float]:
     """Losses of all units: as measured, else the mean of those of the same name, else of all."""
-    named: dict[str, list[float]] = {}
-    for unit, loss in measured.items():
-        named.setdefault(unit.glob, []).append(loss)
+    named = grouped((unit.glob, loss) for unit, loss in measured.items())
     rest = [*measured.values()]
     return {u: measured.get(u, fmean(named.get(u.glob, rest))) for u in units if measured}
 
@@ -538,10 +526,7 @@ class ExactStack:
         self._runner = StackRunner(self._golden)
 
     def kl(self, step: ChainStep) -> float:
-        """Mean KL(reference || stack) in nats with this step in place of the exact one.
-
-        Position 0 of every prompt is left out, as the behaviour gate does.
-        """
+        """Mean KL(reference || stack) in nats with this step, from position 1 of prompts on."""
         steps = tuple(step if each.shard == step.shard else each for each in self._chain.steps)
         stack = self._runner.run(replace(self._chain, steps=steps))
         divergences: list[float] = []

@@ -24,9 +24,8 @@ from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.verdict import Status
 from pytest_ane.manifest import Settings, Uncompressed
 from pytest_ane.manifest.compression import override_keys, setting_keys
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.weights import Weight
-
-# Units: the weights of a shard that get one setting together, and what each setting costs them.
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,7 @@ def units_of(
 
 def _grouped(names: Sequence[str], everything: set[str]) -> dict[str, list[str]]:
     """Names by the glob that takes numbers for any; by itself where that would name others."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    groups = grouped((re.sub(r"\d+", "*", name), name) for name in names)
     distinct: dict[str, list[str]] = {}
     for glob, group in groups.items():
         is_exact = {name for name in everything if fnmatchcase(name, glob)} == set(group)
@@ -113,8 +110,7 @@ def shard_settings(
 ) -> Settings:
     """The compression table of a shard that gives every unit its setting.
 
-    The setting that most bytes have is the table's own, the others are overrides. A shard without
-    units stays uncompressed.
+    The setting that most bytes have is the table's own, the others are overrides.
     """
     if not units:
         return Uncompressed()
@@ -132,8 +128,6 @@ def shard_settings(
     table = setting_keys(menu[main]) | {"keep": list(keep), "overrides": overrides}
     return type(menu[main]).model_validate(table)
 
-
-# The search.
 
 _CLOSE = 1.02
 """A passing and a failing loss as near as this: bisection has nothing more to find."""
@@ -196,9 +190,7 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
     is reported relative to it. `limit` is the most mean KL that behaviour allows, in nats.
     """
     units = evaluator.units()
-    sizes: dict[str, list[int]] = {}
-    for option in (option for unit in units for option in unit.options):
-        sizes.setdefault(option.setting, []).append(option.size)
+    sizes = grouped((option.setting, option.size) for unit in units for option in unit.options)
     fitting = {name: sum(each) for name, each in sizes.items() if len(each) == len(units)}
     for name in sorted(fitting, key=fitting.__getitem__):
         if evaluator.spent:
@@ -221,9 +213,8 @@ def search(
 ) -> Iterator[Candidate]:
     """Measured candidates, as they come; the smallest that passed is the result.
 
-    First bisection on the predicted loss, whose scale the measured KL corrects, between what passed
-    and what failed, from `limit` on; then variants near the border, with losses varied at random
-    (seeded). `losses` are KL per squared error.
+    First bisection on the predicted loss, whose scale the measured KL corrects, from `limit` on;
+    then variants near the border, with losses varied at random (seeded).
     """
     caps: dict[Unit, float] = {}
     seen: dict[tuple[str, ...], Candidate] = {}
@@ -280,9 +271,8 @@ def repaired(
 ) -> dict[Unit, str]:
     """The choice with shards that fail their own gates changed until they pass, where they can.
 
-    Too coarse: the unit with the most error per byte of a better setting gets the next better one,
-    and keeps it (`caps`). Too large: the unit that loses least per byte saved gets the next smaller
-    one.
+    Too coarse: the unit with the most error per byte of a better setting gets and keeps that
+    (`caps`). Too large: the unit that loses least per byte saved gets the next smaller one.
     """
     made = dict(choice)
     for shard in dict.fromkeys(unit.shard for unit in made):
@@ -335,10 +325,7 @@ def predicted(choice: Choice, losses: Mapping[Unit, float]) -> float:
 def allocate(
     units: Sequence[Unit], losses: Mapping[Unit, float], budget: float, caps: Caps
 ) -> dict[Unit, str]:
-    """The smallest choice for a price of loss at which the predicted loss is within the budget.
-
-    Where no choice is, that of the least loss.
-    """
+    """The smallest choice whose predicted loss is within the budget, else that of least loss."""
     best = _at(units, losses, caps, math.inf)
     low, high = _EXPONENTS
     for _ in range(_ROUNDS):

@@ -1,14 +1,13 @@
 """A run as the answer to an intent: what it answers, what speaks against it, what was before.
 
-`sections` fills the template `writeup.md` from the run's structured verdicts. Whatever the template
-prints is escaped, so that texts of others render as themselves, and absolute paths are cut to their
-last part, for a write-up is published; `_Markdown` is the one text that is printed as it is.
+Whatever the template `writeup.md` prints is escaped, and absolute paths are cut to their last part,
+for a write-up is published; `_Markdown` is the one text that is printed as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from hashlib import sha256
@@ -27,6 +26,7 @@ from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.ids import select, without_function
 from pytest_ane.manifest.problems import toml_text, toml_value
 from pytest_ane.mlprogram.errors import AneError, ReportError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.project.entries import expanded
 from pytest_ane.records.verify import differences
@@ -118,7 +118,7 @@ class Answer:
         gated = {row.subject for row in self.run.rows if row.gate}
         begun = {shard.model for shard in self.shards if shard.qualified in gated}
         left = (shard for shard in self.shards if shard.qualified not in gated)
-        return _grouped((s.model, s.qualified) for s in left if s.model in begun)
+        return grouped((s.model, s.qualified) for s in left if s.model in begun)
 
 
 def _text(manifest: bytes | None) -> str:
@@ -198,9 +198,6 @@ def _base(subject: str) -> str:
     return without_function(subject)[0]
 
 
-# Pages.
-
-
 def intent_of(text: str) -> str:
     """An intent as it stands on the page: one paragraph, whose punctuation means nothing."""
     if not any(character.isalnum() for character in text):
@@ -237,7 +234,7 @@ def sections(answer: Answer) -> dict[str, str]:
         answer=answer, writeup=answer.writeup, head=answer.writeup.head, run=run, facts=facts,
         file=answer.writeup.beside(".jsonl").name,
         most=_MOST, named=_NAMED,
-        compression=_grouped(_compression(answer)),
+        compression=grouped(_compression(answer)),
         configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
         machine={k: v for k, v in facts.machine.items() if k not in facts.versions},
         packages=sorted(pair for pair in digests if pair[1]),
@@ -247,9 +244,11 @@ def sections(answer: Answer) -> dict[str, str]:
         figures=list(_spread(verdicts)),
         wrong=[(r, "; ".join(r.reasons) or r.summary) for r in rows if r.status != "passed"],
         causes=[(row.subject, finding) for row, finding in findings if finding.kind == CAUSE],
-        warnings=_grouped(warned),
+        warnings=grouped(dict.fromkeys(warned)),
         changes=list(_changes(answer)),
-        remedies=_grouped((_advice(f), row.subject) for row, f in advised if f.remedy),
+        remedies=grouped(
+            dict.fromkeys((_advice(f), row.subject) for row, f in advised if f.remedy)
+        ),
         waiting=[row.name for row in rows if row.status == "not run"],
         red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
         forecast=any(verdict.basis == "forecast" for _, verdict in verdicts),
@@ -293,13 +292,6 @@ def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
         yield (*key, *(("", *spread) if len(numbers) > 1 else (spread[0], "", "", "")))
 
 
-def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    made: dict[str, list[str]] = {}
-    for text, subject in dict.fromkeys(pairs):
-        made.setdefault(text, []).append(subject)
-    return made
-
-
 def _changes(answer: Answer) -> Iterator[str]:
     if answer.last is None:
         return
@@ -326,9 +318,6 @@ def _rules(verdicts: _Verdicts) -> list[Rule]:
     found = (find(str(m.get("rule")), cast(Any, m.get("outcome"))) for m in matches)
     rules = {rule.id: rule for rule in found if rule is not None}
     return [rules[id] for id in sorted(rules)]
-
-
-# How a template prints.
 
 
 class _Markdown(str):

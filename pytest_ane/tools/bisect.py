@@ -1,12 +1,10 @@
 """`pytest-ane bisect`: find the fewest shards to blame for a red stack.
 
-A stack is red if too much is wrong with it, and with more shards exact less is wrong: the verdict
-is monotone in the set of exact shards. The search is by binary splitting. Of the suspects, the
-worst first, it finds the shortest beginning that restores the verdict; the last of that beginning
-is to blame, for without it all before do not suffice. It stays exact, and the search goes on among
-those before it until the shards to blame suffice. So none of them can be spared; where each is
-enough to break the stack, or errors add up in the order of suspicion, no smaller set restores the
-verdict.
+The verdict is monotone in the set of exact shards. The search is by binary splitting. Of the
+suspects, the worst first, it finds the shortest beginning that restores the verdict; the last of
+that beginning is to blame. It stays exact, and the search goes on among those before it until the
+shards to blame suffice. So none of them can be spared; where each is enough to break the stack, or
+errors add up in the order of suspicion, no smaller set restores the verdict.
 
 Sources: F. K. Hwang, A method for detecting all defective members in a population by group testing,
 J. Am. Stat. Assoc. 67 (1972), for splitting groups whose size follows from the tests that are left;
@@ -121,7 +119,7 @@ def most_evaluations(shards: int, to_blame: int) -> int:
 def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int = 4) -> Bisection:
     """Find the fewest suspects that `passes` needs; `most` is where to give up.
 
-    `passes` is asked at most `most_evaluations(len(suspects), to_blame)` times, each set once.
+    `passes` is asked each set once, `most_evaluations` at most.
     """
     results: dict[Exact, bool] = {}
 
@@ -173,7 +171,7 @@ def _fewest(total: int, tests: int, passes: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class StackEvaluation:
-    """One stack that was evaluated: its exact shards in running order, and the verdict."""
+    """A verdict on a stack; its exact shards are in running order."""
 
     exact: tuple[str, ...]
     verdict: Verdict
@@ -184,10 +182,8 @@ def bisect(
 ) -> Bisection:
     """Find the fewest shards of a red stack to blame; `progress` gets each stack's verdict.
 
-    They are those without which nothing fails. A stack that is unproven has no shard to blame.
-
-    Every stack takes all prompts along at once, so that of a lazy reference only one exact shard's
-    weights are held, and read once a stack.
+    A stack that is unproven has none. Every stack takes all prompts along at once, so that of a
+    lazy reference only one exact shard's weights are held, and read once a stack.
     """
     chain, golden, states = stack.chain, stack.golden, stack.states
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]
@@ -246,11 +242,7 @@ class PrecomputedChain(Chain):
         watch: Watch | None = None,
         own: int | None = None,
     ) -> Answer:
-        """As `Chain.answer` up to and including the first token that is not the reference's.
-
-        Tokens after it follow the reference's text, not the chain's own. No block runs, so
-        `watch` sees nothing.
-        """
+        """As `Chain.answer` up to the first token that is not the reference's; no block runs."""
         rows = self.rows[tuple(ids)]
         ahead = rows[(len(ids) if own is None else own) - 1 :][:count]
         tokens = tuple(map(likeliest_token, ahead))
@@ -313,10 +305,7 @@ def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> st
 
 
 def sentence(result: Bisection, model: str, shards: int, last: Verdict) -> str:
-    """The shards to blame, and how many stacks the search took.
-
-    `last` is the first verdict that was unproven, or else the last.
-    """
+    """The shards to blame; `last` is the first verdict that was unproven, or else the last."""
     why = next(iter(reasons(last)), "")
     plural = "are" if len(result.shards) > 1 else "is"
     says = {

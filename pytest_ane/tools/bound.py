@@ -23,6 +23,7 @@ from pytest_ane.make import Cache
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.executor.shapes import largest_tokens
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.strict_json import first_error
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
@@ -96,9 +97,6 @@ def run(options: argparse.Namespace) -> Output:
     }
 
 
-# A model's shards in groups that cost the same, of which one is counted.
-
-
 @dataclass(frozen=True)
 class Group:
     """Shards of one kind (`mixture`, `attention`, `head`...) that cost the same, at a T.
@@ -151,13 +149,14 @@ def same_costs(
     shards: Sequence[Shard], kinds: dict[str, str], layouts: dict[str, object]
 ) -> list[list[Shard]]:
     """Shards of one kind, compression and layout together; users' own packages each alone."""
-    groups: dict[object, list[Shard]] = {}
-    for shard in shards:
+
+    def key(shard: Shard) -> object:
         sizes = (shard.max_tokens, shard.context, shard.target)
         fed = (kinds.get(shard.id, shard.id), repr(layouts.get(shard.id, shard.id)))
         built = (shard.requested.model_dump_json(), sizes, fed)
-        groups.setdefault(shard.id if shard.artifact else built, []).append(shard)
-    return list(groups.values())
+        return shard.id if shard.artifact else built
+
+    return list(grouped((key(shard), shard) for shard in shards).values())
 
 
 def counted(
@@ -168,8 +167,7 @@ def counted(
 ) -> list[Group]:
     """Built shards are counted individually; unbuilt ones by one representative.
 
-    The representative is the built shard nearest to the middle, for a model's first and last may
-    differ; where none is built, the one in the middle is built now.
+    That is the built shard nearest to the middle; where none is built, that one is built now.
     """
     paths = [built(shard) for shard in shards]
     middle = len(shards) // 2
@@ -280,9 +278,7 @@ class CallBound:
 def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBound:
     """The bound of one call of all shards; `ExecutionError` if one takes no such T."""
     every = [(group.count, group.at(tokens)) for group in groups]
-    kinds: dict[str, list[tuple[int, Costs]]] = {}
-    for group, each in zip(groups, every, strict=True):
-        kinds.setdefault(group.kind, []).append(each)
+    kinds = grouped((group.kind, each) for group, each in zip(groups, every, strict=True))
     return CallBound(
         tokens=None if all(cost.tokens is None for _, cost in every) else tokens,
         kinds=tuple(roofline(kind, each, device) for kind, each in kinds.items()),
@@ -292,8 +288,6 @@ def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBoun
         unpadded=roofline(_ALL, every, device.model_copy(update={"lanes": 1})).seconds,
     )
 
-
-# Measured speeds to show next to a bound: a stored run of ours, or another runtime's JSON.
 
 _Text = Annotated[str, Field(min_length=1, max_length=300)]
 _Rate = Annotated[float, Field(gt=0)]
@@ -321,9 +315,8 @@ class Measured(BaseModel):
 def read_measured(text: str, model: str, device: Device) -> Measured:
     """A model's speed as `--measured` names it.
 
-    That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
-    (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an object as
-    `Measured` has it; `AneError` where it is neither, or of another model or device.
+    That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark, of
+    which the decoding is taken, or an object as `Measured` has it; else an `AneError`.
     """
     if text.endswith(".json"):
         return _stored(Path(text), model, device)
@@ -375,8 +368,6 @@ def _decoding(file: Path, model: str, device: Device) -> Measured:
         )
     return Measured(runtime="measured", device=name, model=model, tok_s=speed.tok_s or 0.0)
 
-
-# The report: a table for each T, and what would help.
 
 _COLUMNS = (
     "kind", "shards", "weight MB", "state MB", "GMAC", "FLOP/B",

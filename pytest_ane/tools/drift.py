@@ -81,15 +81,9 @@ def open_stack(
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
-    Args:
-        manifest: default `shards.toml` here.
-        name: the model's; may be left out where the manifest has one whole model.
-        cache: its folder.
-        arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
-            `ane` if that is named and no device runs.
-
-    Raises:
-        AneError: there is no such whole model, it has no golden prompts, or cannot be built.
+    In the arithmetic `ane` the CPU executor runs, on a Mac too; None is for what the manifest says:
+    `ane` if that is named and no device runs. `AneError` where there is no such whole model, it has
+    no golden prompts, or cannot be built.
     """
     process.choose()
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
@@ -182,8 +176,7 @@ def measure_drift(stack: Stack, progress: Callable[[str], None] = lambda _: None
     """Run the golden prompts through a stack, and through one with each shard alone.
 
     All of them go along together, so that the reference reads each shard's weights once for the
-    blocks; its head once for every few stacks. Greedy text is left out. `progress` gets the shard
-    at work, which it is, and of how many.
+    blocks; its head once for every few stacks. Greedy text is left out.
     """
     chain, golden = stack.chain, stack.golden
 
@@ -289,17 +282,11 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
     )
 
 
-# The policy applied to a drift.
-
-
 @dataclass(frozen=True)
 class ShardEffect:
-    """What one shard alone does to an otherwise exact stack.
+    """Mean KL in nats of an otherwise exact stack, and whether that breaks the policy.
 
-    Attributes:
-        kl: mean KL in nats of the stack in which all others are exact.
-        share: of the sum of all shards' `kl`; NaN where that is not finite.
-        breaks: whether that stack fails the policy.
+    `share` is of the sum of all shards' KL; NaN where that is not finite.
     """
 
     shard: str
@@ -310,12 +297,7 @@ class ShardEffect:
 
 @dataclass(frozen=True)
 class Causes:
-    """The policy applied to a drift; greedy text is left out.
-
-    Attributes:
-        stack: the verdict on the stack as it is, `reference` on the reference itself.
-        effects: all shards, the worst first.
-    """
+    """The verdicts on the stack as it is and on the reference; and all shards, the worst first."""
 
     stack: Verdict
     reference: Verdict

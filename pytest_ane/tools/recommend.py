@@ -122,8 +122,6 @@ def _data(candidate: Candidate) -> dict[str, Any]:
     return {**data, "passed": candidate.passed, "settings": dict(sizes)}
 
 
-# What is said of candidates.
-
 _HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 _FORMS = {"cosine": ".4f", "top1": ".1%", "kl": ".4f", "centred_cosine.min": ".4f"}
 
@@ -155,15 +153,12 @@ def _mb(candidate: Candidate) -> str:
     return f"{candidate.size / 1e6:.1f}"
 
 
-# The result in the manifest. Lines are taken out and put in; the new text is read back and has to
-# say exactly what was meant, or nothing is written.
-
-
 def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
     """A manifest's text with other compression for a model's shards, by id.
 
     The compression that most shards have becomes the model's, others get a table of their own.
-    Other lines, comments and their order stay. `ManifestError` where the layout has no place.
+    Other lines, comments and their order stay. The new text has to say exactly what was meant:
+    `ManifestError` where the layout has no place.
     """
     before = parse(text, file)
     one = before.model_of(model)
@@ -223,10 +218,7 @@ def _lines(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _replaced(text: str, model: str, tables: str) -> str:
-    """The text without a model's compression, and these tables where it was, else below the model.
-
-    Lines that are only a comment stay.
-    """
+    """The text with these tables where the model's were, else below it; comment lines stay."""
     kept: list[str] = []
     header: tuple[str, ...] = ()
     place, below, goes = None, None, False

@@ -99,9 +99,6 @@ def _shown(statistics: dict[str, Any]) -> str:
     return form.format_map(statistics)
 
 
-# Arrays in files.
-
-
 def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
     """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`; no pickles."""
     inputs: dict[str, Any] = {}

@@ -13,8 +13,8 @@ import torch
 
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families._decoders import LLAMA
+from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
-from pytest_ane.project.project import open_model as open_manifest_model
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT, HARMLESS, Effects, every_probe
 from tests.battery.fault import Fault
@@ -69,7 +69,7 @@ def effects(shard: str) -> Effects:
 def _small(name: str) -> Any:
     project: Project = read_project(Path(__file__).with_name("small.toml"), None)
     model = next(m for m in project.manifest.models if m.name == name)
-    return open_manifest_model(model, None).language_model  # type: ignore[arg-type, union-attr]
+    return OpenModel(model, None).language_model  # type: ignore[arg-type]
 
 
 @pytest.mark.drawn

@@ -77,6 +77,14 @@ def test_what_became_of_another_weight(change: Callable[[Any], Any], said: str) 
     assert foreign_weights([pair(stored, EXACT)]) == {"w": said}
 
 
+@pytest.mark.parametrize(("gain", "said"), [(-0.5, "-0.5"), (1.5, "1.5")])
+def test_a_weight_that_is_a_number_times_its_own(gain: float, said: str) -> None:
+    (found,) = foreign_weights([pair(EXACT * np.float32(gain), EXACT, stages=())]).values()
+    assert found == (
+        f"another program's weights, or damaged: w is {said} times that of {{plain}} all over"
+    )
+
+
 def test_layers_that_hold_each_other_s_weights() -> None:
     other = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
     pairs = [pair(palettized(other), EXACT, "q"), pair(palettized(EXACT), other, "v")]
@@ -109,6 +117,28 @@ def test_a_row_of_few_values_may_have_lost_the_rest() -> None:
     stored[2, 1:] = 0
     stages = (Stage("constexpr_blockwise_shift_scale", 4, groups=8),)
     assert foreign_weights([pair(stored, exact, stages=stages)]) == {}
+
+
+def test_an_outlier_sets_the_scale_of_integers() -> None:
+    """Of the values beside it few integers are left, and the steps between them show no scale."""
+    exact = EXACT.copy()
+    exact[:, 0] = 40.0
+    scale = np.float32(40 / 127)
+    stored = np.rint(exact / scale) * scale
+    stages = (Stage("constexpr_blockwise_shift_scale", 8, groups=8),)
+    assert foreign_weights([pair(stored, exact, stages=stages)]) == {}
+    stored[3, 1:] += 8 * scale
+    (said,) = foreign_weights([pair(stored, exact, stages=stages)]).values()
+    assert said.endswith("in row 3")
+
+
+def test_pruning_may_leave_out_large_values_and_changes_no_other() -> None:
+    stages, half = (Stage("constexpr_sparse_to_dense", 16),), np.arange(8) % 4 < 2
+    assert foreign_weights([pair(EXACT * half, EXACT, stages=stages)]) == {}
+    (said,) = foreign_weights([pair(EXACT * half * 4, EXACT, stages=stages)]).values()
+    assert said.endswith("w is 4 times that of {plain} all over")
+    (said,) = foreign_weights([pair(EXACT * 0, EXACT, stages=stages)]).values()
+    assert said.endswith("w is zero, and not in {plain}, all over")
 
 
 def test_vectors_are_left_to_the_compression_gate() -> None:

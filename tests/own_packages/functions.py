@@ -31,7 +31,7 @@ def lengths(v: Variant, x: Any) -> Any:
 
 @subject(
     "functions of one shape, as adapters are",
-    "functions exchanged, one adapter for both, adapter scaled twice",
+    "functions exchanged, one adapter for both, adapter scaled twice, last function by default",
     functions={"base": {"x": half(1, C)}, "french": {"x": half(1, C)}},
 )
 def adapters(v: Variant, x: Any) -> Any:

@@ -114,6 +114,18 @@ def scaled_norm(v: Variant, x: Any) -> Any:
 
 
 @subject(
+    "floats of unknown range, which overflow in the reference as well",
+    "eps 0.1",
+    x=half(1, T, C),
+)
+def squared_norm(v: Variant, x: Any) -> Any:
+    squares = mb.reduce_mean(x=mb.mul(x=x, y=x), axes=[-1], keep_dims=True)
+    squares = mb.add(x=squares, y=F16(0.1 if v["eps 0.1"] else 1e-5))
+    normed = mb.mul(x=x, y=mb.rsqrt(x=squares))
+    return mb.matmul(x=normed, y=v.weight(C, C), name="y")
+
+
+@subject(
     "a residual path with a massive channel",
     "squares in fp16, norm forgotten beyond 1000",
     x=half(1, T, C),

@@ -181,3 +181,23 @@ def flexible(v: Variant, x: Any) -> Any:
         ),
         y,
     )
+
+
+@subject(
+    "a program of other operations than its uncompressed one",
+    "wrong at 17 alone, clipped at 100",
+    x=half(1, LENGTH, C),
+    shard='uncompressed = "rewritten/reference.mlpackage"',
+    convert=lambda v: {
+        "inputs": [ct.TensorType("x", (1, ct.RangeDim(1, 64, default=8), C), dtype=F16)]
+    },
+)
+def rewritten(v: Variant, x: Any) -> Any:
+    """Every package but the reference adds its values in two steps."""
+    if v["clipped at 100"]:
+        x = mb.clip(x=x, alpha=F16(-100), beta=F16(100))
+    y = mb.matmul(x=x, y=v.weight(C, C))
+    y = mb.sub(x=mb.mul(x=y, y=F16(2)), y=y) if v.noise or v.fault else y
+    if v["wrong at 17 alone"]:
+        return _only_at(x, lambda length: mb.equal(x=length, y=np.int32(17)), y)
+    return mb.mul(x=y, y=F16(1), name="y")

@@ -103,9 +103,10 @@ class Subject:
             self._convert(variant, self.specs, path)
             return
         several = ct.utils.MultiFunctionDescriptor()
-        several.default_function_name = next(iter(self.functions))
+        first, *_, last = self.functions
+        several.default_function_name = last if "by default" in variant.fault else first
         for name, specs in self.functions.items():
-            if "missing" not in variant.fault or name == several.default_function_name:
+            if "missing" not in variant.fault or name == first:
                 part = path.with_name(f"{path.stem}-{name}.mlpackage")
                 self._convert(replace(variant, function=name), specs, part)
                 several.add_function(str(part), "main", name)

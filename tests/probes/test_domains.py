@@ -190,6 +190,10 @@ POSITIONS: dict[str, tuple[Callable[..., Any], Slots]] = {
              Slots({"cache": 8}, None, 2)),
     "clamped": (lambda mb, at, *more: _at(mb, mb.minimum(x=at, y=np.int32(6)), *more),
                 Slots({"cache": 8}, None, 2)),
+    "angles of a ring": (
+        lambda mb, at, *more: _rows(mb, mb.mod(x=at, y=np.int32(8)), *more, angles=True),
+        Slots({"cache": 8}, None),
+    ),
     "marked": (_marked, Slots({"cache": 8}, 8)),
     "angles": (partial(_rows, angles=True), Slots({"cache": 8}, 8)),
 }  # fmt: skip

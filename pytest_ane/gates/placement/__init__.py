@@ -28,10 +28,7 @@ __all__ = [
 
 
 class PlacementGate(Gate[Placement]):
-    """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it.
-
-    What Core ML's cost model predicts stands beside either.
-    """
+    """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it."""
 
     name = "placement"
     measurement = Plan

@@ -66,10 +66,6 @@ _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 """Of an image input's scale and bias (insert_image_preprocessing_op.py of coremltools 9.0)."""
 
 
-def _is_index(kind: object) -> bool:
-    return isinstance(kind, TensorType) and kind.dtype in _WHOLE
-
-
 def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
     for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
         yield from ((parameter, argument) for argument in operation.inputs.get(parameter, ()))
@@ -133,8 +129,9 @@ class Graph:
         operations = [op for op in self.function.walk() if not is_constant(op.op)]
         named = [*self.function.inputs, *(out for op in operations for out in op.outputs)]
         types = [(each.name, each.type) for each in named]
-        known, whole = {n for n, _ in types}, {n for n, kind in types if _is_index(kind)}
-        open_ = {n for n, kind in types if isinstance(kind, TensorType) and None in kind.shape}
+        tensors = [(n, kind) for n, kind in types if isinstance(kind, TensorType)]
+        known, whole = {n for n, _ in types}, {n for n, kind in tensors if kind.dtype in _WHOLE}
+        open_ = {n for n, kind in tensors if None in kind.shape}
         blocks = [block for op in operations for block in op.blocks]
         taken: dict[str, set[str]] = {}
         data = {name for block in (self.function.block, *blocks) for name in block.outputs}

@@ -1,7 +1,6 @@
 """The forecast: which ops of a program the documented rules keep off the Neural Engine.
 
-A forecast knows rules, not devices. It can say `ineligible`, or `eligible`; where an op really
-runs only a plan recorded on a Mac can say.
+Where an op really runs only a plan recorded on a Mac can say.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted, flops
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import Blob, MLModel, Operation, Ref, TensorType, Value
 from pytest_ane.mlprogram.text import printable
 
@@ -71,8 +71,7 @@ class Match:
 class ComputeOp:
     """An operation that the rules were asked about; fields as of a `Match`.
 
-    Attributes:
-        inside: place of the outermost ineligible control flow it lies in; `None` for none.
+    `inside` is the place of the outermost ineligible control flow it lies in; `None` for none.
     """
 
     name: str
@@ -128,10 +127,7 @@ class Forecast:
         return (match for match in self.matches if match.outcome == outcome)
 
     def ineligible(self, op: str | None = None) -> int:
-        """Number of ineligible compute operations, of one type or of all.
-
-        A match on the whole program makes every operation ineligible.
-        """
+        """Number of ineligible compute operations, of a type or all; a whole program's are all."""
         if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
         lost = {(each.index, each.type) for each in self.lost()}
@@ -318,9 +314,7 @@ def _unrolled(graph: Graph) -> Iterator[Expansion]:
                 seen |= bit
         behind.update({out.name: seen for out in op.outputs})
     # The weights of one layer's gates are applied to one hidden state.
-    layers: dict[tuple[int, object], list[str]] = {}
-    for name, ops in again.items():
-        layers.setdefault((len(ops) + 1, ops[0].inputs.get("x")), []).append(name)
+    layers = grouped(((len(o) + 1, o[0].inputs.get("x")), name) for name, o in again.items())
     for (count, _), names in layers.items():
         mask = sum(bits[name] for name in names)
         if layer := layer_of(Counter(_between(graph, again[names[0]][0], behind, mask))):

@@ -141,7 +141,12 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> 
     tables += [*(assumptions(predictions) if elsewhere else ()), *plan_table(plan, predictions)]
     findings = [*_off_the_ane(summary, off)]
     findings += excused.findings if summary.inconclusive is None else ()
-    findings += [*_must_be_off(plan, policy), *_unmatched(policy, texts)]
+    findings += [
+        _on_the_ane("failed", op.op or "operation", op.name, "runs")
+        for _, op in plan.walk()
+        if op.preferred == "ANE" and allows(policy.off_ane, op.name, op.op or "")
+    ]
+    findings += _unmatched(policy, texts)
     return Verdict(
         "placement", subject,
         (*figures(plan), *_allowed(allowed), *excused.figures, *predicted_figures(predictions)),
@@ -161,12 +166,6 @@ def _unmatched(policy: PlacementPolicy, texts: Collection[str]) -> Iterator[Find
             if not any(allows((pattern,), text, text) for text in texts):
                 says = f"policy.placement.{key} has {pattern!r}, and no op has this name or type"
                 yield Finding("note", says, remedy="correct it, or take it out")
-
-
-def _must_be_off(plan: Plan, policy: PlacementPolicy) -> Iterator[Finding]:
-    for _, op in plan.walk():
-        if op.preferred == "ANE" and allows(policy.off_ane, op.name, op.op or ""):
-            yield _on_the_ane("failed", op.op or "operation", op.name, "runs")
 
 
 def _on_the_ane(severity: Severity, kind: str, name: str, verb: str) -> Finding:
@@ -323,10 +322,7 @@ def _lower(sentence: str) -> str:
 
 
 def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
-    """`predicted: 58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, and the margin.
-
-    Of several T or functions it is the one that is likeliest to leave the ANE.
-    """
+    """`58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, by the weakest prediction."""
     if not predictions:
         return
     weakest = predictions[0]
@@ -353,10 +349,7 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
 def _required(
     predictions: Sequence[Predicted], allow_off: Sequence[str], most: float
 ) -> Iterator[Finding]:
-    """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided.
-
-    Of several T that say the same of an op, the weakest one's is told.
-    """
+    """Under `require = "predicted"`: failed off the ANE, unproven where undecided; once an op."""
     judged = [
         (predicted, op)
         for predicted in predictions

@@ -58,10 +58,7 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
 
 
 def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
-    """A plan with the predictions for its compute units.
-
-    Costs with the GPU are public for M4 Pro, those without it for M4.
-    """
+    """A plan with predictions: costs with the GPU are public for M4 Pro, without it for M4."""
     predictions: tuple[Predicted, ...] = ()
     if plan.compute_units == "ALL":
         predictions = predict_model(program, "ALL", "M4 Pro")

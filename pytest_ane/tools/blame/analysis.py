@@ -6,8 +6,7 @@ program in float32 with exact weights go through their operations side by side, 
 of the first also runs on the inputs of the second. What then differs is its own error, be it
 rounding, overflow or a compressed weight that it takes.
 
-All of it is run by the CPU executor, whatever runs the artifact in production: it explains
-compression and arithmetic, not a device.
+The CPU executor runs all of it: it explains compression and arithmetic, not a device.
 """
 
 from __future__ import annotations
@@ -148,17 +147,10 @@ def blame(
 ) -> Blame:
     """Find the weights and operations that a shard's error comes from, on its worst cases.
 
-    Args:
-        model: the artifact.
-        original: the same program uncompressed; None where there is none, as `without` says.
-        cases: with the reference's rows; without them, the program itself in float32 with exact
-            weights is the reference.
-        without: why there is no `original`, a sentence.
-        most: so many cases, those of the greatest error.
-        arithmetic: how the artifact is computed, with exact weights too.
-
-    Raises:
-        AneError: there is no case, or one of the programs cannot be read or run.
+    `original` is the same program uncompressed; None where there is none, as the sentence `without`
+    says. Where cases have no rows of a reference, the program itself in float32 with exact weights
+    is it. `most` of them are run, computed in `arithmetic` with exact weights, too. `AneError`
+    where there is no case, or one of the programs cannot be read or run.
     """
     if not cases:
         raise ExecutionError(f"{model.path}: there is no probe to blame anything on.")
@@ -206,8 +198,8 @@ def blame(
 def share_gone(now: float, left: float) -> float:
     """The share of a squared error that is gone where another is left, up to 1.
 
-    Of independent errors the squares add up, and so do the shares, to 1. Of an error that is not
-    finite, all is gone where what is left is finite, else nothing.
+    Of independent errors the shares add up to 1. Of an error that is not finite, all is gone where
+    what is left is finite, else nothing.
     """
     if not math.isfinite(now):
         return 1.0 if math.isfinite(left) else 0.0
@@ -315,9 +307,6 @@ def _error(
             squares.append(np.where(finite, share, math.inf))
     joined = np.concatenate(squares)
     return math.sqrt(joined.mean()) if joined.size else math.nan
-
-
-# Operations.
 
 
 @dataclass(frozen=True)

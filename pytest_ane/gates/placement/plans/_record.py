@@ -82,14 +82,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Message:
-    """A line of a log that is known to mean something.
-
-    Attributes:
-        text: the line, shortened.
-        meaning: what it says, in one sentence.
-        failure: whether something failed; the rest informs.
-        line: its number in the file, from 1.
-    """
+    """A known line of a log: shortened, in a sentence, whether it failed, its number from 1."""
 
     text: str
     meaning: str
@@ -110,8 +103,7 @@ class Plan:
         unmatched: names that the plan's package does not have; set by `join`.
         added: operations that the compiler added, constants and casts, by type; set by `join`.
         renamed: how many operations have another name in the compiled program; set by `join`.
-        version: the package's specification version; set by `join`, else 0; no
-            evidence file holds it.
+        version: the package's specification version; set by `join`, else 0.
         target: the package's deployment target, such as `iOS 17`; set by `join`, else empty.
         complete: whether every operation of the compiled program is listed, so that what is not
             there was left out by the compiler.

@@ -53,10 +53,7 @@ def read(data: Any) -> Plan:
 
 
 def write(plan: Plan) -> dict[str, Any]:
-    """JSON data of a plan of single operations, which `read` and coremltools 9 understand.
-
-    Operations without a device, which coremltools refuses, stand under `unassigned`.
-    """
+    """JSON data of a plan as coremltools 9 has it; ops without a device are `unassigned`."""
     made: dict[str, Any] = {**plan.extra, "infos": []}
     if plan.compute_units:
         made["computeUnits"] = plan.compute_units

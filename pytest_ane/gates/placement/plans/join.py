@@ -17,6 +17,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedOperation,
 )
 from pytest_ane.gates.verdict import counted
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import Block, Function, MLModel, Operation
 from pytest_ane.mlprogram.text import printable
 
@@ -37,11 +38,10 @@ def join(plan: Plan, model: MLModel) -> Plan:
 
     Operations join by the name of any of their outputs, and then, where the plan says what each
     reads and writes, by type and neighbours, which finds those that the compiler renamed. Constants
-    and casts that it added are counted; an operation that it folded away is there as `folded`. What
-    an incomplete plan does not mention is there without a device; what the package does not have
-    stands in `unmatched` too. A plan that names no operation is returned as it is, and so is one of
-    the program that the compiler made of the package, which has folded, added and renamed
-    operations; it is of another package where most of its operations are not in this one.
+    and casts that it added are counted; what it folded away is there as `folded`, what an
+    incomplete plan does not mention without a device, what the package does not have in `unmatched`
+    too. A plan that names no operation is returned as it is, and so is one of the compiled program;
+    that is of another package where most of its operations are not in this one.
     """
     if plan.source == "analytics":
         names = {named.name for op in model.program.walk() for named in op.outputs}
@@ -82,10 +82,10 @@ class _Joined:
         self._graph = Graph(function)
         self._operations = list(walk(function.block, ()))
         self._planned = dict(enumerate(planned))
-        self._keys: dict[object, list[int]] = {}
-        for index, one in reversed(self._planned.items()):
-            for key in ((one.scope, one.name), one.name):
-                self._keys.setdefault(key, []).append(index)
+        backwards = reversed(self._planned.items())
+        self._keys: dict[object, list[int]] = grouped(
+            (key, i) for i, one in backwards for key in ((one.scope, one.name), one.name)
+        )
         taken = ((i, self._take(*pair)) for i, pair in enumerate(self._operations))
         self._pairs = {index: one for index, one in taken if one is not None}
         by_name = set(self._pairs)
@@ -208,7 +208,10 @@ def _neighbours(
     """
     pairs: dict[int, int] = {}
     values = {name: name for name in inputs}
-    readers = [_readers(ours), _readers(theirs)]
+    readers = [
+        grouped((name, index) for index, node in nodes.items() for name in node.reads)
+        for nodes in (ours, theirs)
+    ]
 
     def learn(index: int, other: int) -> None:
         pairs[index] = other
@@ -226,10 +229,10 @@ def _neighbours(
         return (node.op, frozenset(found)) if found and None not in found else None
 
     def pair_by(key: Callable[[_Node, int], object]) -> bool:
-        sides: tuple[dict[object, list[int]], dict[object, list[int]]] = ({}, {})
+        sides = []
         for side, nodes in enumerate((ours, theirs)):
-            for index in nodes.keys() - {pair[side] for pair in pairs.items()}:
-                sides[side].setdefault(key(nodes[index], side), []).append(index)
+            left = nodes.keys() - {pair[side] for pair in pairs.items()}
+            sides.append(grouped((key(nodes[index], side), index) for index in left))
         alike = [[side[k] for side in sides] for k in sides[0].keys() & sides[1].keys() - {None}]
         new = [(a[0], b[0]) for a, b in alike if len(a) == len(b) == 1]
         for index, other in new:
@@ -250,14 +253,6 @@ def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     known |= {named.name for named in function.inputs}
     asked = {name for one in wires for name in one.inputs} | set(function.block.outputs)
     return len(wires) < len(planned) or asked <= known
-
-
-def _readers(nodes: _Nodes) -> dict[str, list[int]]:
-    readers: dict[str, list[int]] = {}
-    for index, node in nodes.items():
-        for name in node.reads:
-            readers.setdefault(name, []).append(index)
-    return readers
 
 
 def _nodes(ops: Iterable[tuple[int, str, Sequence[str], Sequence[str]]]) -> dict[int, _Node]:

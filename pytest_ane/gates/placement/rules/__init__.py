@@ -28,9 +28,6 @@ ALL_RULES: tuple[Rule, ...] = tuple(
 
 
 def find(rule_id: str, outcome: Outcome | Literal["allowed"]) -> Rule | None:
-    """The rule of an id and outcome; `None` where this version has none of that name.
-
-    What a policy allows was ineligible.
-    """
+    """The rule of an id and outcome, if there is one; what a policy allows was ineligible."""
     given = "ineligible" if outcome == "allowed" else outcome
     return next((r for r in ALL_RULES if (r.id, r.outcome) == (rule_id, given)), None)

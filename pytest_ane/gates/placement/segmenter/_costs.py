@@ -35,12 +35,9 @@ class Rate:
 class CostModel:
     """Core ML's cost model of one chip and system.
 
-    Attributes:
-        launch, switch, end: milliseconds by backend.
-        rates: by name of the class, or of one of its leaves.
-        thresholds: by name of the rate they select.
-        tie_ms: paths closer than this cost the same.
-        undecided_ms: margin below which a prediction is undecided.
+    `launch`, `switch` and `end` are milliseconds by backend, `rates` by name of a class, or of one
+    of its leaves; paths closer than `tie_ms` cost the same, and a prediction of a margin below
+    `undecided_ms` is undecided.
     """
 
     chip: str
@@ -100,10 +97,7 @@ def chip_named(name: str) -> str:
 
 
 def launch_bounds() -> tuple[float, float]:
-    """Milliseconds that the ANE has to save in a row of operations on any chip with known costs.
-
-    What is too little by far, and what is enough by far.
-    """
+    """Milliseconds saved by the ANE that are too little by far on any chip; and enough by far."""
     far, edges = _read("model.toml")["far"], models().values()
     least = min(m.launch["ane"] + m.end["ane"] for m in edges)
     most = max(m.launch["ane"] + m.switch["ane"] + m.switch["bnns"] for m in edges)
@@ -262,8 +256,7 @@ MOVES = frozenset(_MOVING.split())
 def flops(op: Op) -> float:
     """Floating-point operations: two for each product that is summed, else one for each number.
 
-    Moving numbers is none, nor is what gives integers alone. An extent known only at run time
-    counts as 1.
+    Moving numbers is none, nor is what gives integers alone.
     """
     if op.kind in MOVES or not any(tensor.is_float for tensor in op.outputs):
         return 0.0
@@ -284,11 +277,8 @@ def flops(op: Op) -> float:
 class _Support(NamedTuple):
     """What backends take.
 
-    Attributes:
-        measured: op types of which a plan is public.
-        reasons: why a backend never takes an op type.
-        types: element types that the ANE takes, by op type; under an empty one those of most.
-        limits: in elements, by name.
+    Op types of which a plan is public; why a backend never takes one; element types that the ANE
+    takes, by op type, under an empty one those of most; limits in elements, by name.
     """
 
     measured: frozenset[str]
@@ -316,10 +306,7 @@ def limit(name: str) -> int:
 
 
 def wide_kernel(shape: Sequence[int | None]) -> str:
-    """Why the ANE takes no convolution by a kernel of this shape (rows, columns or columns alone).
-
-    Empty where it takes it, or where the kernel has another rank.
-    """
+    """Why the ANE takes no kernel of this shape (rows, columns or columns alone); else empty."""
     if len(shape) not in (1, 2):
         return ""
     *height, width = (extent or 1 for extent in shape)

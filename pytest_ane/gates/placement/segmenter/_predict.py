@@ -2,8 +2,7 @@
 
 The prediction is the shortest path over a chain of operations, whose states are (operation,
 backend). A path costs the estimates of its states, a launch where it enters a backend, a switch at
-each change of backend, and an end for the backend of its last operation. The operations are those
-of a MIL program as the segmenter sees them.
+each change of backend, and an end for the backend of its last operation.
 """
 
 from __future__ import annotations
@@ -166,7 +165,7 @@ def predict(
 
 def estimated(ops: Sequence[Op]) -> bool:
     """Whether Core ML estimates costs: not where shapes are known only at run time."""
-    return not any(_at_run_time(op) for op in ops)
+    return all(op.known and not _by_values(op) for op in ops)
 
 
 def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[float, ...]]:
@@ -188,7 +187,7 @@ def edge_costs(units: Units, model: CostModel) -> Edges:
 
 def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
     """Sentences on what a prediction of these operations rests on without data."""
-    if any(_at_run_time(op) for op in ops):
+    if not estimated(ops):
         yield (
             "Some shapes are known only at run time, and Core ML makes no estimates of such a "
             "program; in the public plans of three all operations were on the CPU."
@@ -207,10 +206,6 @@ def _assumed_rates(ops: Sequence[Op], units: Units, model: CostModel) -> Iterato
         yield f"The CPU's rates on {model.chip} are those of M4."
     if units == "ALL":
         yield "The GPU's rates for convolutions, linear layers and gather are assumed."
-
-
-def _at_run_time(op: Op) -> bool:
-    return not op.known or _by_values(op)
 
 
 def _by_values(op: Op) -> bool:
@@ -378,10 +373,7 @@ def _shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Sha
 
 
 def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> tuple[Op, ...]:
-    """Operations in file order, nested blocks in line.
-
-    Constants are left out, and what Core ML folds into them: operations on constants and shapes.
-    """
+    """Operations in file order, nested blocks in line; without constants and what folds to them."""
     top = {id(operation) for operation in function.block.operations}
     readers = (_Reader(site, shapes) for site in Graph(function).sites())
     return tuple(r.op(nested=id(r.site.operation) not in top) for r in readers if not r.folded)

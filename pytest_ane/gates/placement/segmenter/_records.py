@@ -182,10 +182,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The prediction of one function of a package at a T; None where all shapes are fixed.
-
-    `unknown` is why nothing is known of its shapes.
-    """
+    """The prediction of one function, perhaps at a T; `unknown` is why shapes are not known."""
 
     function: str
     tokens: int | None
