@@ -129,7 +129,7 @@ def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
         raise ProgramError(
             f"{path}: the weights file is missing; copy the whole package."
         ) from None
-    file = _map(path, stat.st_size, stat.st_mtime_ns)
+    file = _map(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
     end = blob.offset + _ALIGNMENT
     if blob.offset % _ALIGNMENT or end > file.size:
         raise ProgramError(
@@ -153,8 +153,8 @@ def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
 
 
 @lru_cache(maxsize=8)
-def _map(path: Path, size: int, mtime_ns: int) -> npt.NDArray[np.uint8]:
-    """The file, mapped; size and time are part of the key, so that a changed file is seen."""
+def _map(path: Path, size: int, *state: int) -> npt.NDArray[np.uint8]:
+    """The file, mapped; its `state` sees another file there, though a copy keeps mtime and size."""
     if size < _ALIGNMENT:
         raise ProgramError(f"{path}: has {size} bytes, which is no weights file.")
     try:
