@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.checks import stays_inside
+from pytest_ane.mlprogram.digests import FileState, file_state
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, DType, MLModel, TensorType, Value
 from pytest_ane.mlprogram.values import bits, elements, unpack
@@ -116,11 +117,11 @@ def _path(model: MLModel, blob: Blob) -> Path:
 def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
     path = _path(model, blob)
     try:
-        stat = path.stat()
+        state = file_state(path)
     except (OSError, ValueError):
         says = "the weights file is missing; copy the whole package"
         raise ProgramError(f"{path}: {says}.") from None
-    file = _map(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    file = _map(path, state)
     end, few = blob.offset + _ALIGNMENT, f"{path}: has {file.size:,} bytes, too few for the blob at"
     if blob.offset % _ALIGNMENT or end > file.size:
         fix = "the file is cut short or belongs to another package"
@@ -140,8 +141,9 @@ def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
 
 
 @lru_cache(maxsize=8)
-def _map(path: Path, size: int, *state: int) -> npt.NDArray[np.uint8]:
-    """The file, mapped; its `state` sees another file there, though a copy keeps mtime and size."""
+def _map(path: Path, state: FileState) -> npt.NDArray[np.uint8]:
+    """The file, mapped; its `state` is part of the key, so that a changed file is seen."""
+    size = state[0]
     if size < _ALIGNMENT:
         raise ProgramError(f"{path}: has {size} bytes, which is no weights file.")
     try:

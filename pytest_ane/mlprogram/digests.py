@@ -19,7 +19,7 @@ from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ProgramError
 
 _CHUNK = 1 << 20
-_State: TypeAlias = tuple[int, ...]
+FileState: TypeAlias = tuple[int, ...]
 """Size, times of change in ns, inode and device: the same again means the same bytes."""
 
 _RACY = 2 * 10**9
@@ -35,7 +35,7 @@ def file_digest(path: Path) -> str:
     Within `remembered`, one that an earlier process read is not read at all.
     """
     path = path.absolute()
-    return _file_digest(path, _state(path.stat()))
+    return _file_digest(path, file_state(path))
 
 
 @contextmanager
@@ -98,7 +98,7 @@ class _Memory:
 
     def __init__(self, file: Path, rehash: bool) -> None:
         self.file, self.rehash = file, rehash
-        self._known: dict[str, tuple[_State, str]] = {}
+        self._known: dict[str, tuple[FileState, str]] = {}
         with suppress(OSError):
             for line in () if rehash else file.read_bytes().splitlines():
                 with suppress(ValueError, TypeError, RecursionError):
@@ -109,11 +109,11 @@ class _Memory:
                 known = (_line(p, *found) for p, found in self._known.items() if Path(p).exists())
                 write_atomically(file, b"".join(known))
 
-    def get(self, path: Path, state: _State) -> str | None:
+    def get(self, path: Path, state: FileState) -> str | None:
         found, digest = self._known.get(str(path), ((), ""))
         return digest if found == state else None
 
-    def put(self, path: Path, state: _State, digest: str) -> None:
+    def put(self, path: Path, state: FileState, digest: str) -> None:
         self._known[str(path)] = state, digest
         with suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class _Memory:
                 file.write(_line(str(path), state, digest))
 
 
-def _line(path: str, state: _State, digest: str) -> bytes:
+def _line(path: str, state: FileState, digest: str) -> bytes:
     # The break comes first: the line before may have been cut short by a full disk.
     return f"\n{json.dumps([path, state, digest])}".encode()
 
@@ -129,12 +129,14 @@ def _line(path: str, state: _State, digest: str) -> bytes:
 _memory: _Memory | None = None
 
 
-def _state(stat: os.stat_result) -> _State:
+def file_state(path: Path) -> FileState:
+    """What another file in a file's place has otherwise, though a copy keeps mtime and size."""
+    stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
 
 @lru_cache(maxsize=4096)
-def _file_digest(path: Path, state: _State) -> str:
+def _file_digest(path: Path, state: FileState) -> str:
     if _memory and (known := _memory.get(path, state)):
         return known
     begun = time.time_ns()
@@ -144,7 +146,7 @@ def _file_digest(path: Path, state: _State) -> str:
             digest.update(chunk)
     _, modified, changed, *_ = state
     settled = begun - max(modified, changed) > _RACY
-    if _memory and settled and _state(path.stat()) == state:
+    if _memory and settled and file_state(path) == state:
         _memory.put(path, state, digest.hexdigest())
     return digest.hexdigest()
 

@@ -56,7 +56,7 @@ def made(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def own(project: Project, made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Project:
     """Two shards, held against one that scales its input first; nothing is wrapped."""
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "400")
     tables = (
         f'[models.own.shard.{name}]\nartifact = "{made[name]}"\nreference = "{made["first"]}"\n'
         for name in ("late", "early")
@@ -121,7 +121,7 @@ def test_a_device_computes_in_its_own(own: Project) -> None:
 
 @pytest.mark.slow
 def test_a_whole_stack_in_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "400")
     project.manifest(LLAMA.format(source=project.workshop.llama))
     result = project.gate("-k", "behaviour", "--ane-arithmetic=typed,ane", "-v")
     result.assert_outcomes(passed=2, deselected=20)
