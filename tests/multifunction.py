@@ -35,6 +35,7 @@ def make(folder: Path) -> dict[str, Path]:
                 "swapped-verify": {"seed": 0, "length": 4},
                 "tan-verify": {"seed": 1, "length": 4, "tangent": True},
                 "h-verify": {"seed": 1, "length": 4, "takes": "h"},
+                "near-h-verify": {"seed": 1, "length": 4, "takes": "h", "factor": 1.001},
             }.items()
         }
         pairs = {
@@ -44,7 +45,7 @@ def make(folder: Path) -> dict[str, Path]:
             "swapped": ("swapped-decode", "swapped-verify"),
             "ineligible": ("near-decode", "tan-verify"),
             "ports": ("decode", "h-verify"),
-            "near-ports": ("near-decode", "h-verify"),
+            "near-ports": ("near-decode", "near-h-verify"),
         }
         packages = {
             name: save(folder / f"multi-{name}.mlpackage", {"decode": ones[a], "verify4": ones[b]})

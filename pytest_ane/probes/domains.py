@@ -323,7 +323,7 @@ class _Graph:
             extent = shape[axis] if axis is not None and axis < len(shape) else None
             step = part[axis] if axis is not None and axis < len(part) else None
         elif parameter == "indices" and (op in _INDICES or op in ("gather_nd", "scatter_nd")):
-            table, along = _INDICES.get(op, ("data" if op == "scatter_nd" else "x", None))[0], 0
+            table, along = _INDICES.get(op, "data" if op == "scatter_nd" else "x"), 0
             if (given := self._array(operation, "axis")) is not None:
                 along = int(given)
             shape, verb = self._shape(operation, table), _INDEXES

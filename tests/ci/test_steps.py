@@ -39,6 +39,12 @@ class Project:
         text = MANIFEST.replace("reference.mlpackage", "none")
         (self.path / "shards.toml").write_text(text)
 
+    def claimed(self, name: str) -> None:
+        """Another package, said to be of 4-bit palettes."""
+        self.package(name)
+        claim = '[models.own.shard.good.compression]\nmethod = "palettize"\nnbits = 4\n'
+        (self.path / "shards.toml").write_text(MANIFEST + claim)
+
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -82,7 +88,7 @@ def test_green(project: Project) -> None:
         (lambda p: p.package("other"), "fidelity failed", "below min-cosine = 0.97"),
         (lambda p: p.alone("nan"), "fidelity failed", "give NaN or infinite values"),
         (lambda p: p.package("ineligible"), "placement failed", "tangent"),
-        (lambda p: p.package("weightless"), "compression unproven", "there was nothing to check"),
+        (lambda p: p.claimed("weightless"), "compression unproven", "there was nothing to check"),
         (
             lambda p: shutil.rmtree(p.path / "reference.mlpackage"),
             "fidelity error",

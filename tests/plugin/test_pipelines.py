@@ -70,7 +70,8 @@ def test_a_wrong_one_is_red(
 
 def test_of_a_compiled_detector_the_program_is_gated(project: Project, plain: Path) -> None:
     """The whole is red by one sentence that says what to do."""
-    save_compiled(plain, project.path / "yolo.mlmodelc")
+    near = detector(project.path / "near.mlpackage", names=True, spoilt=1.01)
+    save_compiled(near, project.path / "yolo.mlmodelc")
     result = run(project, suffix="mlmodelc")
     assert [line for line in lines(result) if "passed" in line] == [
         "passed mine:yolo[decoder] compression",

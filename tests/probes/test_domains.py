@@ -167,6 +167,15 @@ def _at(mb: Any, at: Any, x: Any, cache: Any) -> Any:
     return rows
 
 
+def _scattered(mb: Any, at: Any, x: Any, cache: Any) -> Any:
+    """The sum of `x` added to the slot that `at` indexes."""
+    added = mb.reduce_sum(x=x, axes=[1], keep_dims=True)
+    rows = mb.read_state(input=cache)
+    rows = mb.scatter(data=rows, indices=at, updates=added, axis=1, validate_indices=False)
+    mb.coreml_update_state(state=cache, value=rows)
+    return mb.add(x=rows, y=added)
+
+
 def _marked(mb: Any, at: Any, x: Any, cache: Any) -> Any:
     """`x` added to the slot whose number is the position."""
     mark = mb.cast(x=mb.equal(x=np.arange(8, dtype=np.int32), y=at), dtype="fp16")
@@ -195,6 +204,7 @@ POSITIONS: dict[str, tuple[Callable[..., Any], Slots]] = {
         Slots({"cache": 8}, None),
     ),
     "marked": (_marked, Slots({"cache": 8}, 8)),
+    "scattered": (_scattered, Slots({"cache": 8}, 8)),
     "angles": (partial(_rows, angles=True), Slots({"cache": 8}, 8)),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.gates.verdict import some
-from pytest_ane.mlprogram.model import entry_points, read_any
+from pytest_ane.mlprogram.model import entry_points, is_pipeline, read_model
 from pytest_ane.mlprogram.records import (
     DType,
     Feature,
@@ -88,10 +88,10 @@ def against_package(
 
 def default_apart(package: Path, reference: Path) -> tuple[str, ...]:
     """Whether callers that name no function get another one than of the reference."""
-    if not (entry_points(package) and entry_points(reference)):
+    both = (package, reference)
+    if not all(entry_points(path) and not is_pipeline(path) for path in both):
         return ()
-    models = [read_any(each, weights=False) for each in (package, reference)]
-    mine, theirs = ("" if isinstance(model, Pipeline) else model.main.name for model in models)
+    mine, theirs = (read_model(path, weights=False).main.name for path in both)
     return () if mine == theirs else (f"default function {mine} in place of {theirs}",)
 
 
