@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
     from tomllib import TOMLDecodeError as TOMLDecodeError
     from tomllib import loads as loads
 else:
-    from tomli import TOMLDecodeError as TOMLDecodeError  # type: ignore[import-not-found,unused-ignore]
+    from tomli import TOMLDecodeError as TOMLDecodeError
     from tomli import loads as loads
 
 KeyPath = tuple[str | int, ...]

@@ -39,10 +39,10 @@ from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget, measure_loss
-from pytest_ane.probes.further import further_cases
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.probes.scales import further_cases
 from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project._own_chain import OpenChain
 from pytest_ane.project.choose import is_complete
