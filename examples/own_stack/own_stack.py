@@ -6,8 +6,9 @@
 It has the forms that people use: attention that keeps keys and values in states and takes masks
 and RoPE's tables as inputs; a router with two packs of experts; a short convolution whose state
 goes in and out; a decoder of two functions, one token and four; and a head in two slices. Every
-package is written twice, in fp16 and with 8-bit palettes. The weights are random and always the
-same. `reference` is the whole model in float32; `shards.toml` names it.
+package is written twice, in fp16 and with 8-bit palettes; but the router, whose weights are too
+small to be compressed, once, beside golden tensors. The weights are random and always the same.
+`reference` is the whole model in float32; `shards.toml` names it.
 """
 
 from __future__ import annotations
@@ -230,7 +231,9 @@ def main(folder: Path) -> None:
         parts.append((f"head.{i}", head, {"x": WIDTH}, ["logits"]))
     for name, module, inputs, outputs in parts:
         for kind, package in _converted(module, inputs, outputs).items():
-            package.save(str(folder / f"{name}{kind}.mlpackage"))
+            if name + kind != "router-fp16":
+                package.save(str(folder / f"{name}{kind}.mlpackage"))
+    _save_answers(folder / "router.npz", model.router)
     _save_decoder(folder, model.decoder, attention)
 
 
@@ -273,6 +276,20 @@ def _shape(name: str, channels: int, count: int) -> tuple[int, ...]:
     if name == "conv_state":
         return 1, WIDTH, 1, TAPS - 1
     return 1, channels, 1, count
+
+
+@torch.no_grad()
+def _save_answers(path: Path, router: Router) -> None:
+    """Golden tensors of the router, in float32: what it answers to 16 positions."""
+    import numpy as np
+
+    tensors: dict[str, Any] = {}
+    for i in range(16):
+        x = torch.randn(1, WIDTH, 1, 1, generator=torch.Generator().manual_seed(i)).half().float()
+        normed, weights = (y.numpy() for y in router(x))
+        tensors |= {f"{i}.in.x": x.numpy(), f"{i}.out.ffn_normed": normed}
+        tensors[f"{i}.out.routing_weights"] = weights
+    np.savez(path, allow_pickle=False, **tensors)
 
 
 def _save_decoder(folder: Path, module: nn.Module, inputs: dict[str, int]) -> None:

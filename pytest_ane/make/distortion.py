@@ -227,7 +227,8 @@ def distortion(
             errors, sizes = made
             if own:
                 gain = _gain(size, whole, sse) / _gain(sizes, whole, float(errors.sum()))
-                strays = _strays(kind, values, exact)
+                even = any(isinstance(s, Palettize) and s.mode == "uniform" for s in schemes)
+                strays = _strays(kind, values, exact, even=even)
         # Of k-means alone the tables depend on the engine that makes them.
         kmeans = (isinstance(step, Palettize) and step.mode == "kmeans" for step in schemes)
         spread = _SPREAD * any(kmeans)
@@ -249,10 +250,12 @@ def _gain(size: float, exact: float, lost: float) -> float:
     return size / both if both > 0 else math.inf
 
 
-def _strays(kind: Weight, values: Any, exact: Any) -> int:
+def _strays(kind: Weight, values: Any, exact: Any, *, even: bool) -> int:
     """Elements that are further off than the nearest value that those of their table have.
 
-    Of weights that were rounded otherwise, as by GPTQ, there are many, and none is counted.
+    Of weights that were rounded otherwise, as by GPTQ, there are many, and none is counted. The
+    index of an `even` table is of the distance to its first entry, which coremltools 9.0 takes, and
+    divides, in fp16 (`compress_uniform` in optimize/coreml/_quantization_passes.py).
     """
     together, found = rows_of_a_table(kind), 0
     if kind.blocks > 1 or not kind.stages:
@@ -270,7 +273,8 @@ def _strays(kind: Weight, values: Any, exact: Any) -> int:
         left = entries[right - 1]
         nearest = np.minimum(np.abs(b - left), np.abs(b - entries[right]))
         beyond = np.abs(a - b) - nearest
-        found += int((beyond > _STRAY * (entries[right] - left) + 2.0**-9 * np.abs(b)).sum())
+        rounding = 2.0**-9 * (np.abs(b) + even * np.abs(b - entries[0]))
+        found += int((beyond > _STRAY * (entries[right] - left) + rounding).sum())
     return found if found <= max(1, _FEW_STRAYS * kind.elements) else 0
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.manifest import Linear, Palettize, Step
-from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, Weight, constants_of
 
-_EVEN = 0.02
-"""Deviation of a table's steps, relative to their mean, up to which they are even: fp16 rounds."""
+_EVEN, _MOST = 0.02, 0.8
+"""Deviation of a table's steps from their median, besides a step of fp16, up to which they are
+even; and the share of them that has to be."""
 _TAIL = 1.5
 """Steps, of a table by k-means, that its ends stand for: what is beyond them as well. Of normal
 values 1.46, from 2 to 8 bits."""
@@ -31,14 +32,15 @@ _DENSE = 0.93
 def stored_steps(model: MLModel, weight: ProgramWeight) -> tuple[Step, ...]:
     """How a weight was compressed, as a manifest would say it; nothing where that is not known.
 
-    That is so of zeros that are left out, and of tables of vectors, with scales or of integers.
+    That is so of zeros that are left out, of tables of vectors, with scales or of integers, and of
+    tables of two entries, which are even whoever made them.
     """
     stages = weight.weight.stages
     if len(stages) != 1 or stages[0].vector > 1 or len(weight.weight.shape) < 2:
         return ()
     (stage,) = stages
     grouped = stage.count > 1
-    if stage.is_palette:
+    if stage.is_palette and stage.nbits > 1:
         kind = "per_grouped_channel" if grouped else "per_tensor"
         mode = "uniform" if _is_even(model, weight) else "kmeans"
         return (Palettize.model_construct(mode=mode, nbits=stage.nbits, granularity=kind),)
@@ -58,10 +60,20 @@ def _is_even(model: MLModel, weight: ProgramWeight) -> bool:
         return False
     tables = load(model, lut).astype(np.float64)
     tables = np.sort(tables.reshape(-1, tables.shape[-2] if tables.ndim > 1 else tables.size), 1)
-    steps = np.diff(tables, axis=1)
-    if not steps.shape[1]:
-        return False
-    return bool(np.median(steps.std(1) / np.maximum(steps.mean(1), 1e-30)) < _EVEN)
+    return bool(np.median([even_step(table) > 0 for table in tables]))
+
+
+def even_step(entries: DoubleArray | FloatArray) -> float:
+    """The step of ascending entries that are evenly spaced, but for fp16; 0 where they are not.
+
+    Those of 8 bits lie only 8 to 16 steps of fp16 apart.
+    """
+    gaps = np.diff(entries.astype(np.float64))
+    step = float(np.median(gaps)) if gaps.size else 0.0
+    ends = np.maximum(np.abs(entries[:-1]), np.abs(entries[1:]))
+    rounding = np.spacing(ends.astype(np.float16)).astype(np.float64)
+    even = np.abs(gaps - step) <= _EVEN * step + rounding
+    return step if even.mean() >= _MOST else 0.0
 
 
 def spread(kind: Weight, values: FloatArray) -> FloatArray:
@@ -106,7 +118,9 @@ def _steps(values: FloatArray, stage: Stage) -> FloatArray:
     if stage.is_quantization:  # Integers that no value has are left out: steps are equal.
         return np.full(values.shape, _common(gaps), np.float32)
     steps = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
-    if gaps.std() >= _EVEN * gaps.mean():
+    if step := even_step(entries):
+        steps[:] = step
+    else:
         steps[[0, -1]] *= _TAIL
         steps *= _DENSE * np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
     at = np.clip(np.searchsorted(entries, values), 0, len(entries) - 1)

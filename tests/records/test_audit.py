@@ -180,7 +180,8 @@ PULL_REQUESTS: dict[str, Edit] = {
         "        from pathlib import Path\n"
         "        path = Path(__file__).with_name('right.mlpackage')\n"
         "        return replace(self.context.artifact, path=path)\n"
-        "    def budget(self): return type(self.context).budget(self)\n"
+        "    def budget(self):\n"
+        "        return self.context.budget.func(self.context.shard, self.artifact)\n"
         "type(FIDELITY).measure = lambda self, context: real(self, Other(context))\n"
     ),
 }

@@ -97,10 +97,35 @@ def verdict(path: Path, converted: Path) -> Verdict:
 
 
 @pytest.mark.parametrize("mode", ["kmeans", "uniform"])
-@pytest.mark.parametrize("bits", [2, 4, 6])
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
 def test_right_ones(plain: Path, tmp_path: Path, bits: int, mode: str) -> None:
     """Whoever made the tables: what the scheme is, the file tells."""
     small = blocks.palettized(plain, tmp_path / "s", {"first": bits, "second": bits}, mode)
+    assert verdict(small, plain).status == "passed"
+
+
+@pytest.mark.parametrize(("mode", "bits"), [("kmeans", 1), ("kmeans", 2), ("uniform", 8)])
+def test_right_ones_of_coremltools(tmp_path: Path, mode: str, bits: int) -> None:
+    """Its k-means ends early, and it divides by the step of an even table in fp16."""
+    import coremltools as ct
+    import coremltools.optimize.coreml as cto
+    from coremltools.converters.mil import Builder as mb
+
+    from pytest_ane.make.coremltools_quiet import converter_notes
+
+    values = (np.random.default_rng(6).standard_normal((64, 64)) / 10).astype(np.float16)
+    half = ct.converters.mil.mil.types.fp16
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 64), half)], opset_version=ct.target.iOS18)
+    def program(x: Any) -> Any:
+        return mb.linear(x=x, weight=values)
+
+    settings = cto.OpPalettizerConfig(mode=mode, nbits=bits, weight_threshold=0)
+    small, plain = tmp_path / "small.mlpackage", tmp_path / "plain.mlpackage"
+    with converter_notes():
+        model = ct.convert(program, minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+        model.save(str(plain))
+        cto.palettize_weights(model, cto.OptimizationConfig(settings)).save(str(small))
     assert verdict(small, plain).status == "passed"
 
 
