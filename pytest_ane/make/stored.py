@@ -18,8 +18,8 @@ from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import SPARSE, ProgramWeight, Stage, Weight, constants_of
 
 _EVEN, _MOST = 0.02, 0.8
-"""Deviation of a table's steps from their median, besides a step of fp16, up to which they are
-even; and the share of them that has to be."""
+"""Deviation of a table's steps from their median, besides a step of fp16, of which those of 8 bits
+have 8 to 16, up to which they are even; and the share of them that has to be."""
 _TAIL = 1.5
 """Steps, of a table by k-means, that its ends stand for: what is beyond them as well. Of normal
 values 1.46, from 2 to 8 bits."""
@@ -64,10 +64,7 @@ def _is_even(model: MLModel, weight: ProgramWeight) -> bool:
 
 
 def even_step(entries: DoubleArray | FloatArray) -> float:
-    """The step of ascending entries that are evenly spaced, but for fp16; 0 where they are not.
-
-    Those of 8 bits lie only 8 to 16 steps of fp16 apart.
-    """
+    """The step of ascending entries that are evenly spaced, but for fp16; 0 where they are not."""
     gaps = np.diff(entries.astype(np.float64))
     step = float(np.median(gaps)) if gaps.size else 0.0
     ends = np.maximum(np.abs(entries[:-1]), np.abs(entries[1:]))

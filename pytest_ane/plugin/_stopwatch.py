@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import numpy.typing as npt
 import pytest
 from pytest_benchmark.session import PerformanceRegression
 
 from pytest_ane.gates.throughput import machine
-from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs, package_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.make import Artifact
-from pytest_ane.manifest import Model, Prompt, Shard
+from pytest_ane.manifest import Input, Model, Prompt, Shard
 from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
+from pytest_ane.mlprogram.records import Feature
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
+from pytest_ane.models.families import Layout
 from pytest_ane.plugin import _workspace as workspace
 from pytest_ane.plugin._options import is_compared, is_given, is_requested
 from pytest_ane.probes.package import seeded_inputs
+from pytest_ane.probes.seeded import gaussian, generator
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
 from pytest_ane.report.throughput import lines
@@ -42,6 +46,49 @@ CONFIRM = pytest.StashKey[Callable[[], tuple[float, ...]]]()
 """On a test: times the same rounds once more; returns their seconds."""
 _NO_PROMPT = (1, 2, 3, 4)
 """Token ids to decode from where the manifest has no prompts; no speed depends on them."""
+Tokens: TypeAlias = int | Literal["max"]
+"""Positions of a call: a number, or as many as the shard takes."""
+_SEED = 0
+
+
+class CallInputs(NamedTuple):
+    """Arrays by name, and the positions T of a call; 0 where the package does not tell."""
+
+    inputs: Mapping[str, npt.NDArray[Any]]
+    tokens: int
+
+
+def hidden_inputs(layout: Layout, tokens: int) -> CallInputs:
+    """Hidden states `[T, C]` of RMS 1 at positions 0 to T - 1 of a sequence."""
+    return CallInputs(layout.inputs(gaussian(generator(_SEED), (tokens, layout.width)), 0), tokens)
+
+
+def package_inputs(
+    features: tuple[Feature, ...], artifact: Path, tokens: Tokens,
+    tables: Mapping[str, Input] | None = None, function: str | None = None,
+) -> CallInputs:  # fmt: skip
+    """Seeded inputs of a package without a family, at an end of its range, as `tables` says.
+
+    Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
+    is called as it is, with `max`. `ExecutionError` where it has no such T, `ProgramError` where it
+    takes something else than tensors.
+    """
+    smallest = tokens != "max"
+    inputs = seeded_inputs(features, artifact, _SEED, tables, function=function, smallest=smallest)
+    lengths = {
+        extent
+        for feature in features
+        # The channels of an image are no axis of its range.
+        for extent, (low, high) in zip(inputs[feature.name].shape, feature.extents, strict=False)
+        if low != high
+    }
+    length = lengths.pop() if len(lengths) == 1 else 0
+    if tokens not in ("max", length):
+        takes = f"{length} at least" if length else "inputs of fixed shapes"
+        raise ExecutionError(
+            f"{artifact}: it cannot be timed at T={tokens}, for it takes {takes}; time 'max'."
+        )
+    return CallInputs(inputs, length)
 
 
 @dataclass

@@ -5,8 +5,7 @@ overflows from 256 on, and values that are clipped at 100 show in nothing. So on
 decade by decade up to fp16's range, and run by the CPU executor as typed and in float32; between
 the last decade that is right and the first that is not, the edge is found by bisection.
 
-Two programs of the same operations are one function at every size and length. Others are held to
-each other at these sizes, and at every length: one may give another result at T = 17 alone.
+Programs of other operations are held to each other at these sizes, and at every length.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.gates.throughput.inputs import hidden_inputs, package_inputs
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.models.families._layout import AneLayout, Rotary
+from pytest_ane.plugin._stopwatch import hidden_inputs, package_inputs
 
 FILE = Path("some.mlpackage")
 
