@@ -31,6 +31,7 @@ from pytest_ane.mlprogram.digests import (
 )
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.pairing import program_digest
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, running
@@ -328,6 +329,17 @@ class PackageChain:
             )
         return path
 
+    def check_apart(self) -> None:
+        """Raise `UnprovenError` where every package is its own reference."""
+        for entry in self._model.chain:
+            both = self._shards[entry.shard].artifact, self._package(entry.shard)
+            if len({program_digest(read_model(path)) for path in both if path}) > 1:
+                return
+        raise UnprovenError(
+            f"{self._model.name}: every package is its own reference, so comparing proves nothing; "
+            "name the programs before compression, or let the model's reference be a function."
+        )
+
 
 class OpenChain(OpenModel):
     def __init__(self, model: Model, cache: Cache) -> None:
@@ -364,6 +376,8 @@ class OpenChain(OpenModel):
 
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
+        if self._answers is None:
+            self.packages.check_apart()
         if isinstance(self._answers, GoldenLogits):
             golden = self._answers.prompts(self.model, self.prompts, self.decode)
         else:

@@ -368,13 +368,9 @@ class _Shapes:
         return _hollow(tuple(shape), dtype)
 
     def rows(
-        self,
-        name: str,
-        index: Sequence[int],
-        width: int,
-        height: int | None = None,
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         self._source.rows(name, index[:1], width, height, dtype)
         return _hollow((len(index), width), dtype)
 

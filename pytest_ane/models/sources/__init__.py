@@ -91,13 +91,9 @@ class SeededSource:
         return out
 
     def rows(
-        self,
-        name: str,
-        index: Sequence[int],
-        width: int,
-        height: int | None = None,
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Rows of a matrix `[*, width]`, `[height, width]` if given; neighbours drawn together."""
         self._check(name, (len(index), width))
         out = np.empty((len(index), width), dtype=dtype)

@@ -57,13 +57,9 @@ class GGUFSource:
         return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(
-        self,
-        name: str,
-        index: Sequence[int],
-        width: int,
-        height: int | None = None,
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Rows of a matrix, dequantizing only those; of more axes, all but the last are rows."""
         stored = self.shape(name)
         check_rows(self._path, name, stored, index, (height, width))

@@ -76,13 +76,9 @@ class SafetensorsSource:
         return file.read(name, dtype)
 
     def rows(
-        self,
-        name: str,
-        index: Sequence[int],
-        width: int,
-        height: int | None = None,
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         file = self._file(name)
         check_rows(file.path, name, file.shape(name), index, (height, width))
         return file.read(name, dtype, index)

@@ -92,13 +92,9 @@ class Source(Protocol):
         """
 
     def rows(
-        self,
-        name: str,
-        index: Sequence[int],
-        width: int,
-        height: int | None = None,
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Rows `[len(index), width]` of a matrix; `SourceError` of another width, or `height`."""
 
     @property

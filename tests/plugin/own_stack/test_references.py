@@ -70,6 +70,22 @@ def test_golden_logits_say_what_the_function_says(stack: Path, *, states: bool) 
     assert [alone.shard for alone in file.alone] == [alone.shard for alone in function.alone]
 
 
+@pytest.mark.parametrize(("compressed", "proves"), [("", False), ("conv", True)])
+def test_a_stack_is_not_its_own_reference(stack: Path, compressed: str, *, proves: bool) -> None:
+    """Where nothing is compressed only fp16 is compared; one package that is tells something."""
+    for plain in (stack / "packages").glob("*-fp16.mlpackage"):
+        name = plain.name.replace("-fp16", "")
+        if name != f"{compressed}.mlpackage":
+            shutil.rmtree(plain.with_name(name))
+            shutil.copytree(plain, plain.with_name(name))
+    of_manifest((FUNCTION, ""))(stack)
+    if proves:
+        assert behaviour(stack).prompts
+        return
+    with pytest.raises(AneError, match="every package is its own reference"):
+        behaviour(stack)
+
+
 def _without(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda tensors: tensors.pop(name)
 
