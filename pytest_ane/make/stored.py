@@ -67,9 +67,8 @@ def even_step(entries: DoubleArray | FloatArray) -> float:
     """The step of ascending entries that are evenly spaced, but for fp16; 0 where they are not."""
     gaps = np.diff(entries.astype(np.float64))
     step = float(np.median(gaps)) if gaps.size else 0.0
-    ends = np.maximum(np.abs(entries[:-1]), np.abs(entries[1:]))
-    rounding = np.spacing(ends.astype(np.float16)).astype(np.float64)
-    even = np.abs(gaps - step) <= _EVEN * step + rounding
+    rounding = np.spacing(np.abs(entries).astype(np.float16)).astype(np.float64)
+    even = np.abs(gaps - step) <= _EVEN * step + np.maximum(rounding[:-1], rounding[1:])
     return step if even.mean() >= _MOST else 0.0
 
 

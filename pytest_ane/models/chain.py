@@ -122,13 +122,9 @@ class Chain:
         return decoder.finished(decoder.streams())[EMBEDDING]
 
     def answer(
-        self,
-        ids: Sequence[int],
-        count: int,
-        guess: Sequence[int] = (),
-        watch: Watch | None = None,
-        own: int | None = None,
-    ) -> Answer:
+        self, ids: Sequence[int], count: int, guess: Sequence[int] = (),
+        watch: Watch | None = None, own: int | None = None,
+    ) -> Answer:  # fmt: skip
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 
         A chain with states is given the text, then one new token at a time; any other the whole

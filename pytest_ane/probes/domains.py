@@ -174,8 +174,9 @@ def slots(package: Path, known: Mapping[str, Domain], function: str | None = Non
         if found := along or [n for axis, n in extents if axis is None and n in state.shape]:
             counted[state.name] = max(found)
     # A comparison beyond the last slot is none that a slice would be: there is no such key.
-    limits = [p.extent for p in places if not p.bounded and p.verb != _COMPARES]
-    if not limits and not any(place.bounded for place in places):
+    round_ = {place.operation.name for place in places if place.bounded}
+    limits = [p.extent for p in places if p.verb != _COMPARES and p.operation.name not in round_]
+    if not limits and not round_:
         limits = [place.extent for place in places]
     steps = {place.step for place in places if place.operation.op == "slice_update"}
     return Slots(counted, min(limits, default=None), steps.pop() if len(steps) == 1 else None)
@@ -279,22 +280,25 @@ class _Graph:
 
     def places(self, name: str) -> Iterator[_Place]:
         """The operations that a position of a stateful function leads to."""
-        first = (name, None, False)
-        waiting: list[tuple[str, int | None, bool]] = [first] if self._stateful else []
+        first = (name, None, "")
+        waiting: list[tuple[str, int | None, str]] = [first] if self._stateful else []
         visited = {*waiting}
         whole = self._types[name]
         integer = isinstance(whole, TensorType) and whole.dtype not in FLOATS
         while waiting:
-            value, axis, bounded = waiting.pop(0)
+            value, axis, how = waiting.pop(0)
             for use in self._uses.ops.get(value, ()):
                 op, parameter = use.op, use.parameter
-                if (place := self._place(op, parameter, axis, bounded)) is not None and (
+                if (place := self._place(op, parameter, axis, how == "bounded")) and (
                     integer or place.verb == _BEGINS
                 ):
                     yield place
-                if parameter in (_MOVES.get(op.op), *_STEPS.get(op.op, ())):
+                # coremltools 9.0 writes `x % n` as `x - x // n * n`.
+                rest = how == "divided" and (op.op, parameter) == ("sub", "y")
+                if rest or parameter in (_MOVES.get(op.op), *_STEPS.get(op.op, ())):
                     at = self._within(op, value) if op.op == "concat" else axis
-                    after = bounded or op.op in ("minimum", "mod")
+                    after = "divided" if op.op == "floor_div" and not how else how
+                    after = "bounded" if rest or op.op in ("minimum", "mod") else after
                     following = {(output.name, at, after) for output in op.outputs} - visited
                     waiting += following
                     visited |= following

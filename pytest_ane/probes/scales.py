@@ -159,11 +159,7 @@ def _apart(case: Case, right: Runner, other: Runner) -> float:
 
 
 def further_cases(
-    artifact: Path,
-    plain: Path,
-    probes: Probes,
-    tables: Mapping[str, Input],
-    function: str | None,
+    artifact: Path, plain: Path, probes: Probes, tables: Mapping[str, Input], function: str | None
 ) -> list[Case]:
     """Seeded probes, every length, and inputs of unknown range up to fp16's.
 

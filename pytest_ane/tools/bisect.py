@@ -235,13 +235,9 @@ class PrecomputedChain(Chain):
         return self.rows[tuple(ids)][: len(ids)]
 
     def answer(
-        self,
-        ids: Sequence[int],
-        count: int,
-        guess: Sequence[int] = (),
-        watch: Watch | None = None,
-        own: int | None = None,
-    ) -> Answer:
+        self, ids: Sequence[int], count: int, guess: Sequence[int] = (),
+        watch: Watch | None = None, own: int | None = None,
+    ) -> Answer:  # fmt: skip
         """As `Chain.answer` up to the first token that is not the reference's; no block runs."""
         rows = self.rows[tuple(ids)]
         ahead = rows[(len(ids) if own is None else own) - 1 :][:count]

@@ -176,6 +176,10 @@ def _scattered(mb: Any, at: Any, x: Any, cache: Any) -> Any:
     return mb.add(x=rows, y=added)
 
 
+def _remainder(mb: Any, x: Any, n: Any) -> Any:
+    return mb.sub(x=x, y=mb.mul(x=mb.floor_div(x=x, y=n), y=n))
+
+
 def _marked(mb: Any, at: Any, x: Any, cache: Any) -> Any:
     """`x` added to the slot whose number is the position."""
     mark = mb.cast(x=mb.equal(x=np.arange(8, dtype=np.int32), y=at), dtype="fp16")
@@ -197,6 +201,10 @@ POSITIONS: dict[str, tuple[Callable[..., Any], Slots]] = {
               Slots({"cache": 8}, 8, 2)),
     "ring": (lambda mb, at, *more: _at(mb, mb.mod(x=at, y=np.int32(6)), *more),
              Slots({"cache": 8}, None, 2)),
+    "ring as coremltools writes it": (
+        lambda mb, at, *more: _at(mb, _remainder(mb, at, np.int32(6)), *more),
+        Slots({"cache": 8}, None, 2),
+    ),
     "clamped": (lambda mb, at, *more: _at(mb, mb.minimum(x=at, y=np.int32(6)), *more),
                 Slots({"cache": 8}, None, 2)),
     "angles of a ring": (
