@@ -406,22 +406,6 @@ def _errors(
         for name in measurement.extra:
             reason = f"{name} is not in {before}, so its error is unknown"
             yield _of(name, reason, f"are not in {before}, so their errors are unknown", "warned")
-    rounded = {w.name for w in measurement.census.weights
-               if any(s.is_palette or s.is_quantization for s in w.stages)}  # fmt: skip
-    lost = [d.sse > 2.0**-22 * d.energy for d in measurement.distortions if d.name in rounded]
-    modes = {
-        getattr(s, "mode", "") for each in (asked.every() if asked else ()) for s in each.steps
-    }
-    # Nothing but rounding to fp16: what coremltools' `decompress_weights` makes of a package.
-    if (
-        against in ("uncompressed", "reference")
-        and lost
-        and not any(lost)
-        and "unique" not in modes
-    ):
-        reason = f"Compression lost nothing, as if {before} had been made of the package itself"
-        remedy = "name the program before compression; or say mode = 'unique', if it was that"
-        yield Finding("unproven", reason, remedy=remedy)
     for name in measurement.changed:
         reason = f"The constant {name} is another number than in {before}"
         yield _of(name, reason, f"are other numbers than in {before}")

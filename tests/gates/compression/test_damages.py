@@ -136,31 +136,6 @@ def test_damaged_ones(plain: Path, tmp_path: Path, edit: Edit) -> None:
     assert found.status == "failed"
 
 
-@pytest.mark.parametrize(
-    ("digits", "mode", "status"),
-    [(1, "kmeans", "unproven"), (1, "unique", "passed"), (3, "kmeans", "passed")],
-)
-def test_a_program_that_lost_nothing(tmp_path: Path, digits: int, mode: str, status: str) -> None:
-    """As one that was decompressed from the package; what finds equal values loses nothing."""
-    values = np.random.default_rng(0).uniform(-0.7, 0.7, (32, 32)).round(digits)
-    reference = package(tmp_path / "plain", ("first", values))
-    small = blocks.palettized(reference, tmp_path / "small", {"first": 4})
-    claim = {
-        "method": "palettize",
-        "mode": mode,
-        "nbits": 4,
-        "group_size": 16,
-        "weight_threshold": 0,
-    }
-    shard = Shard.model_validate(
-        {"model": "m", "id": "a", "artifact": small, "reference": reference, "compression": claim}
-    )
-    measured = measure(shard, Artifact(small), read_model(small))
-    assert measured.against == "reference"
-    got = judge(measured, CompressionPolicy(), shard.qualified, shard.compression)
-    assert got.status == status, got.reasons
-
-
 def test_weights_without_counterparts_are_unproven(plain: Path, tmp_path: Path) -> None:
     another = package(tmp_path / "another", ("w", np.ones((2, 9))))
     found = verdict(blocks.palettized(plain, tmp_path / "small", {"first": 4}), another)
