@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -235,7 +234,9 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(conversion.module.eval(), examples, check_trace=False)
-        with _checked_once():
+        # After each of a hundred passes it would check the whole program, a third of a block's time.
+        quiet = {"validate": lambda self, **options: None, "__str__": lambda self: ""}
+        with patch.multiple(ct.converters.mil.mil.Program, **quiet):
             converted = ct.convert(
                 traced,
                 inputs=inputs,
@@ -259,17 +260,6 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         cause = _not_a_number(conversion) or error
         why = " ".join(str(cause).split())
         raise BuildError(f"{subject} could not be converted: {why}") from error
-
-
-def _checked_once() -> AbstractContextManager[Any]:
-    """Let coremltools not check its program after each pass; whoever calls it checks the last.
-
-    After each of a hundred passes it goes through the whole program: a third of the time of a
-    block.
-    """
-    from coremltools.converters.mil.mil import Program
-
-    return patch.multiple(Program, validate=lambda self, **options: None, __str__=lambda self: "")
 
 
 def _number_symbols_anew() -> None:

@@ -225,7 +225,7 @@ class OutputPolicy(Record):
     max_relative_l2: RelativeError | None = None
     """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent, for a
     package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no scale, and never more than
-    its default gives."""
+    its default gives. Of one that is held to `uncompressed`, the mean over seeded positions."""
     max_non_finite: Share | None = None
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
 

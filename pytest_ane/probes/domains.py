@@ -294,10 +294,12 @@ class _Graph:
                 ):
                     yield place
                 # coremltools 9.0 writes `x % n` as `x - x // n * n`.
-                rest = how == "divided" and (op.op, parameter) == ("sub", "y")
+                rest = how.startswith("by") and (op.op, parameter) == ("sub", "y")
                 if rest or parameter in (_MOVES.get(op.op), *_STEPS.get(op.op, ())):
                     at = self._within(op, value) if op.op == "concat" else axis
-                    after = "divided" if op.op == "floor_div" and not how else how
+                    by = f"by {self._array(op, 'y' if parameter == 'x' else 'x')}"
+                    after = by if op.op == "floor_div" and not how else how
+                    after = "" if op.op == "mul" and how.startswith("by") and how != by else after
                     after = "bounded" if rest or op.op in ("minimum", "mod") else after
                     following = {(output.name, at, after) for output in op.outputs} - visited
                     waiting += following

@@ -396,10 +396,10 @@ class OpenChain(OpenModel):
         return self._told is not None or not self.packages.without_reference
 
     def check_compared(self) -> None:
-        """Raise `UnprovenError` unless prompts can be compared; each shard needs a reference."""
+        """Raise `UnprovenError` unless prompts, and what every shard gives, can be compared."""
         super().check_compared()
-        for shard in self.packages.without_reference[:1]:
-            self.packages.reference(shard)
+        if not self.has_states:
+            self.packages.reference(self.packages.without_reference[0])
 
     @cached_property
     def _answers(self) -> OwnReference | GoldenLogits | None:

@@ -119,6 +119,26 @@ def test_a_reference_that_is_the_artifact_with_another_description(project: Proj
     refused(shard(project, 'reference = "reference.mlpackage"'), "reference.mlpackage")
 
 
+def test_a_reference_that_was_decompressed_from_the_artifact(project: Project) -> None:
+    import coremltools.optimize.coreml as cto
+
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+
+    ct = import_coremltools()
+    save(project.path / "it.mlpackage", another)
+    with converter_notes():
+        plain = ct.models.MLModel(str(project.path / "it.mlpackage"), skip_model_load=True)
+        config = cto.OpPalettizerConfig(mode="kmeans", nbits=4, weight_threshold=64)
+        small = cto.palettize_weights(plain, cto.OptimizationConfig(config))
+        shutil.rmtree(project.path / "it.mlpackage")
+        small.save(str(project.path / "it.mlpackage"))
+        cto.decompress_weights(small).save(str(project.path / "reference.mlpackage"))
+    shard(project, 'reference = "reference.mlpackage"')
+    result = project.gate("-k", "compression", "-rA")
+    assert result.ret
+    assert "Compression lost nothing" in "\n".join(result.outlines)
+
+
 # Limits that nothing can miss.
 
 

@@ -176,8 +176,8 @@ def _scattered(mb: Any, at: Any, x: Any, cache: Any) -> Any:
     return mb.add(x=rows, y=added)
 
 
-def _remainder(mb: Any, x: Any, n: Any) -> Any:
-    return mb.sub(x=x, y=mb.mul(x=mb.floor_div(x=x, y=n), y=n))
+def _remainder(mb: Any, x: Any, n: Any, times: Any = None) -> Any:
+    return mb.sub(x=x, y=mb.mul(x=mb.floor_div(x=x, y=n), y=n if times is None else times))
 
 
 def _marked(mb: Any, at: Any, x: Any, cache: Any) -> Any:
@@ -204,6 +204,10 @@ POSITIONS: dict[str, tuple[Callable[..., Any], Slots]] = {
     "ring as coremltools writes it": (
         lambda mb, at, *more: _at(mb, _remainder(mb, at, np.int32(6)), *more),
         Slots({"cache": 8}, None, 2),
+    ),
+    "no remainder": (
+        lambda mb, at, *more: _at(mb, _remainder(mb, at, np.int32(6), np.int32(5)), *more),
+        Slots({"cache": 8}, 8, 2),
     ),
     "clamped": (lambda mb, at, *more: _at(mb, mb.minimum(x=at, y=np.int32(6)), *more),
                 Slots({"cache": 8}, None, 2)),

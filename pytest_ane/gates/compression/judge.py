@@ -49,6 +49,8 @@ means of what they stand for. Its tables of 2 bits lose 12 % and are up to 2.3 %
 _STEPS = 2.0
 """Steps of fp16 that a value which is not compressed may differ by, for converters round constants
 that they fold in various ways."""
+_UNIQUE, _EXACT, _CROWDED = "lossless palettization", 66.0, 4
+"""A scheme; dB that fp16 leaves; values for each entry or end of a scale, too many to hold."""
 _NO_LIMITS: Limits = MappingProxyType({})
 
 
@@ -406,6 +408,10 @@ def _errors(
         for name in measurement.extra:
             reason = f"{name} is not in {before}, so its error is unknown"
             yield _of(name, reason, f"are not in {before}, so their errors are unknown", "warned")
+    if against in ("uncompressed", "reference") and _lossless(measurement):
+        reason = "Compression lost nothing, as if what it is compared with was decompressed from it"
+        remedy = "name the program before compression, or claim palettes with mode = 'unique'"
+        yield Finding("unproven", reason, remedy=remedy)
     for name in measurement.changed:
         reason = f"The constant {name} is another number than in {before}"
         yield _of(name, reason, f"are other numbers than in {before}")
@@ -420,6 +426,18 @@ def _errors(
                 why = "it was not to be compressed"
             reason = f"The error of {d.name} was not judged: {why}"
             yield _of(d.name, reason, f"have errors that were not judged: {why}", "note")
+
+
+def _lossless(measurement: CompressionMeasurement) -> bool:
+    """Whether no weight lost anything, of those with more values than tables or scales can hold."""
+    crowded = set()
+    for weight in measurement.census.weights:
+        stages = [s for s in weight.stages if s.op != SPARSE]
+        held = (s.count * (1 << s.nbits if s.is_palette else 2) for s in stages)
+        if weight.elements > _CROWDED * max(held, default=weight.elements):
+            crowded.add(weight.name)
+    lossy = [d.snr for d in measurement.distortions if d.name in crowded and d.scheme != _UNIQUE]
+    return bool(lossy) and min(lossy) > _EXACT
 
 
 def _lost(d: Distortion, most: float) -> Iterator[Finding]:

@@ -16,6 +16,8 @@ from pytest_ane.gates.fidelity._records import (
     FIRST_COSINE,
     MAX_RELATIVE_L2,
     MEAN_COSINE,
+    MEAN_L2,
+    MEANS,
     METRICS,
     MIN_CONTRIBUTION,
     MIN_COSINE,
@@ -312,7 +314,7 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
         known = made.get(held.figure) or Figure(held.figure, value, label=label, shown=True)
         # Where positions were left out, the figure of all of them has no limit to keep.
         if known.value == value or (math.isnan(value) and value is not known.value):
-            note = part.probe if metric is MEAN_COSINE else worst
+            note = part.probe if metric in MEANS else worst
             made[held.figure] = replace(known, limit=held.limit, good=metric.good, note=note)
     first = ("cosine", "reference")
     return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith(first))))
@@ -423,8 +425,8 @@ def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:
         asked = f"{limit:g}, which min-cosine allows there"
     head = f"{probes(bad)} of {probes(measured)} live probes are {side} {asked}: {metric.label} "
     head += f"{value:.6g} in {c.probe}{output}, position {position}"
-    if metric is MEAN_COSINE:
-        head = f"the mean cosine of {c.probe}{output} is {value:.6g}, {side} {asked}"
+    if metric in MEANS:
+        head = f"the {metric.label} of {c.probe}{output} is {value:.6g}, {side} {asked}"
     # A fact of the measurement, and no remedy: a looser threshold mends nothing.
     passing = f"; {known}" if (known := metric.passing(value)) else ""
     where = Where(probe=c.probe, output=c.output, position=position)
@@ -458,17 +460,17 @@ def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
 
 
 def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
-    """All comparisons beside their limits; of seeded probes' lowest cosines there is none."""
+    """All comparisons beside their limits; of what has a limit for its mean there is none."""
     limits, pools = {}, False
     if len(groups) == 1:
         ((policy, group),) = groups.items()
         limits = {metric: group.limit(metric, policy) for metric in METRICS}
         pools = bool(group.parts(MEAN_COSINE))
-    apart = (FIRST_COSINE, MEAN_COSINE)
+        for each, mean in ((MIN_COSINE, MEAN_COSINE), (MAX_RELATIVE_L2, MEAN_L2)):
+            limits[each] = None if group.parts(mean) else limits[each]
+    apart = (FIRST_COSINE, *MEANS)
     metrics = [m for m in METRICS if m not in apart and any(m.of(c)[0] for c in ranked)]
     metrics.sort(key=lambda m: limits.get(m) is None)
-    if pools:
-        limits[MIN_COSINE] = None
     several = len({c.output for c in ranked}) > 1
     columns = [Column("probe"), *([Column("output")] if several else [])]
     for metric in metrics:

@@ -103,6 +103,33 @@ def test_weights_that_the_converter_declined() -> None:
     assert row[-1] == "17 output channels are not divisible by group_size 32"
 
 
+@pytest.mark.parametrize(
+    ("weights", "lost", "against", "asked", "status"),
+    [
+        ((Q, DOWN), (0.0, 1e-5), "uncompressed", None, "unproven"),
+        ((Q, DOWN), (0.0, 0.0), "reference", FOUR_BITS, "unproven"),
+        ((Q, DOWN), (0.0, 1.0), "uncompressed", None, "passed"),  # A weight of zeros, and one more.
+        ((stored("w", (4, 64, 1, 1), LUT, 4, 4, 1, 128),), (0.0,), "uncompressed", None, "passed"),
+        ((stored("w", (64, 64), SCALE, 8, 64, 1, 4096),), (0.0,), "uncompressed", None, "unproven"),
+        ((stored("w", (64, 8), SCALE, 8, 64, 1, 512),), (0.0,), "uncompressed", None, "passed"),
+        ((Q,), (0.0,), "uncompressed", {"method": "palettize", "mode": "unique"}, "passed"),
+        ((Q,), (0.0,), "build", FOUR_BITS, "passed"),
+    ],
+)
+def test_compression_that_lost_nothing(
+    weights: tuple[Weight, ...], lost: tuple[float, ...], against: Against,
+    asked: dict[str, Any] | None, status: str,
+) -> None:  # fmt: skip
+    """What was decompressed from a package is no program before compression."""
+    scheme = "lossless palettization" if asked and asked.get("mode") == "unique" else "4-bit"
+    distortions = tuple(
+        Distortion(w.name, sse, 4096.0, scheme) for w, sse in zip(weights, lost, strict=True)
+    )
+    verdict = of(*weights, asked=asked, distortions=distortions, against=against)
+    assert verdict.status == status
+    assert ["lost nothing" in f.reason for f in verdict.reasons] == [True] * (status != "passed")
+
+
 def test_over_the_budget_or_below_the_ratio() -> None:
     verdict = of(Q, DOWN, **{"max-bytes": "0.6 MB"})
     (finding,) = verdict.reasons

@@ -15,6 +15,7 @@ from pytest_ane.gates.fidelity import Comparison, Fidelity, judge
 from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.gates.verdict import Cell, Verdict, Where
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 from pytest_ane.probes.scales import Edge
 from pytest_ane.report.verdict import details, properties, row
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
@@ -328,6 +329,26 @@ def test_another_scale_is_red_and_an_error_budget_decides_by_itself() -> None:
     pooled = Group((BLOCK,), pool=True, implied=False)
     assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
     assert Group((GOOD,), pool=False).limit(MIN_CONTRIBUTION, POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "relative", "status"),
+    [
+        ("gaussian", (0.01, 0.5), "passed"), ("gaussian", (0.4, 0.5), "failed"),
+        ("golden", (0.01, 0.5), "failed"),
+    ],
+)  # fmt: skip
+def test_one_position_of_a_seeded_probe_decides_nothing_beside_an_error_budget(
+    kind: str, relative: tuple[float, float], status: str
+) -> None:
+    """Of a package that is held to its uncompressed one; what was recorded is held one by one."""
+    close = Error(0.0, 0.0)
+    budget = ErrorBudget(close, close, close, program=close)
+    probe = replace(GOOD, kind=kind, relative=relative)
+    verdict = judge(Fidelity((probe,), True, {}, budget=budget), POLICY, "mine:it", own=True)
+    assert verdict.status == status
+    figure = "relative_l2.max" if kind == "golden" else "relative_l2.seeded"
+    assert [f.figure for f in verdict.reasons] == [figure] * (status == "failed")
 
 
 def test_a_contribution_that_the_residual_path_hides_or_doubles_is_red() -> None:

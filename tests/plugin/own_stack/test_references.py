@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,20 @@ def test_a_stack_is_not_its_own_reference(stack: Path, compressed: str, *, prove
         return
     with pytest.raises(AneError, match="every package is its own reference"):
         behaviour(stack)
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_drift_needs_what_every_shard_gives(stack: Path, *, states: bool) -> None:
+    """From the file or function that tells it, or from a package of each shard."""
+    save_file(golden(states=states), stack / "logits.safetensors")
+    of_manifest(
+        (FUNCTION, 'reference = "logits.safetensors"'),
+        ('reference = "packages/conv-fp16.mlpackage"', 'reference = "none"'),
+    )(stack)
+    with read_project(stack / "shards.toml", stack / "cache").use() as project:
+        model: Any = project.model("mine")
+        with nullcontext() if states else pytest.raises(AneError, match="conv"):
+            model.check_compared()
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], None]:
