@@ -234,8 +234,8 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(conversion.module.eval(), examples, check_trace=False)
-        # After each of a hundred passes it would check the whole program, a third of a block's time.
-        quiet = {"validate": lambda self, **options: None, "__str__": lambda self: ""}
+        # It would check the whole program after each of a hundred passes, a third of the time.
+        quiet: Any = {"validate": lambda self, **options: None, "__str__": lambda self: ""}
         with patch.multiple(ct.converters.mil.mil.Program, **quiet):
             converted = ct.convert(
                 traced,
