@@ -164,6 +164,12 @@ OPTIONS = (
         choices=("fail", "allow"),
     ),
     Option(
+        "ane_warnings",
+        "what becomes of a passed gate that warns, such as one that is predicted off the ANE",
+        choices=("warn", "error"),
+        default="warn",
+    ),
+    Option(
         "ane_backend",
         "what runs artifacts: Core ML, or the CPU executor (default: auto, which is coreml on "
         "macOS and cpu elsewhere)",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import _canary as canary
 from pytest_ane.plugin import _due as due
 from pytest_ane.plugin import _workspace as workspace
+from pytest_ane.plugin._options import report_files
 from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.run import Row, StoredVerdict
@@ -92,7 +94,9 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
         store = without_credentials(space.store_url)
         exchanged = f"{counts['fetched']} entries fetched, {counts['stored']} stored"
         reporter.write_line(printable(f"store {store}: {exchanged}", LONGEST))
-    for line in table(rows, width=width, everything=config.get_verbosity() > 0):
+    for line in table(
+        rows, width=width, everything=config.get_verbosity() > 0, last=_last(config, rows, reports)
+    ):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
     if sentence:
@@ -109,6 +113,17 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
         reporter.write_sep("=", "ane evidence")
         for text in shown:
             reporter.write_line(printable(text, LONGEST))
+
+
+def _last(config: pytest.Config, rows: Sequence[Row], reports: Sequence[pytest.TestReport]) -> str:
+    """What took longest, with what it needed first, and where the page is."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in reports:
+        seconds[report.nodeid] += report.duration
+    slowest = max(rows, key=lambda row: seconds[row.test])
+    pages = [file for file in report_files(config, records=False) if file.suffix == ".html"]
+    took = f" · slowest: {slowest.name} {slowest.gate}, {seconds[slowest.test]:.1f} s"
+    return took * (len(rows) > 1) + "".join(f" · page: {page}" for page in pages)
 
 
 def row_of(report: Any) -> Row | None:

@@ -45,6 +45,7 @@ class Workspace(Project):
     """The project of one run of pytest.
 
     `selection` is as it was written; `thresholds`, `unproven` and `blame` override policies;
+    `strict` ones take warnings for failures;
     `recording` has verbs of `--ane-record`, `evidence` the folder; `notes` the backend's notices
     since the latest test; `speeds` what was timed; `cluster` lives while the run goes on.
     """
@@ -52,6 +53,7 @@ class Workspace(Project):
     selection: str
     thresholds: tuple[Threshold, ...]
     unproven: str
+    strict: bool
     blame: str
     run_id: str
     recording: frozenset[str]
@@ -125,6 +127,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         selection=selection,
         thresholds=thresholds,
         unproven=_options.value(config, "ane_unproven") or "",
+        strict=_options.value(config, "ane_warnings") == "error",
         blame=_options.value(config, "ane_blame"),
         run_id=run_id(config),
         recording=_options.recording(config),

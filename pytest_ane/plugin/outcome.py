@@ -131,6 +131,10 @@ class VerdictRecorder:
             # What fails there by a shipped gate's policy is only a note to one of the user's own.
             others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
         verdict = replace(verdict, findings=(*verdict.findings, *others))
+        if self.workspace.strict:
+            strict = (replace(f, severity="failed") for f in verdict.warnings)
+            kept = (f for f in verdict.findings if f.severity != "warned")
+            verdict = replace(verdict, findings=(*strict, *kept))
         synthetic = self.workspace.synthetic(verdict.subject)
         variant = self.workspace.variant(verdict.subject)
         artifact = {"artifact": self.workspace.digest_of(verdict.subject)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict, counted
 from pytest_ane.mlprogram.errors import EvidenceError, ReportError
 from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import shown
@@ -115,13 +116,10 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
 
 
 def count(rows: Sequence[Row]) -> str:
-    """`passed: compression 2/3, fidelity 3/3`, by gate."""
-    parts = []
-    for gate in dict.fromkeys(row.gate for row in rows if row.gate):
-        of_gate = [row for row in rows if row.gate == gate]
-        passed = sum(1 for row in of_gate if row.status == "passed")
-        parts.append(f"{gate} {passed}/{len(of_gate)}")
-    return "passed: " + ", ".join(parts)
+    """`5 gates: 1 failed, 1 warned, 3 passed`, the worst first."""
+    labels = Counter(row.label for row in ranked(rows) if row.gate)
+    said = ", ".join(f"{number:,} {label}" for label, number in labels.items())
+    return f"{counted(labels.total(), 'gate')}: {said}"
 
 
 _VERDICT = TypeAdapter(Verdict)

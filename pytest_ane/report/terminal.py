@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +16,9 @@ from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.run import Row, count, ranked
 
+_CAUSES = ("failed", "unproven")
+_SIMULATED = "simulated: "
+_NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
 _NOT_RUN = 3
@@ -36,50 +39,63 @@ class Line:
 
 
 def table(
-    rows: Sequence[Row], *, width: int | None = None, everything: bool = False
+    rows: Sequence[Row], *, width: int | None = None, everything: bool = False, last: str = ""
 ) -> Iterator[Line]:
     """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject.
 
-    Rows are wrapped to `width`, and of passed ones only what fits one line is shown. None, as in a
-    pipe, cuts and wraps nothing. `everything` shows all rows whole.
+    Of passed rows the figure that decides is shown, of warned ones the warning, of others the cause
+    with its figure and remedy, once for all shards that have it; `everything` shows all rows whole.
+    They are wrapped to `width`; None, as in a pipe, wraps nothing. The last line counts them, and
+    ends with `last`.
     """
     ordered = ranked(rows)
     subjects = max((len(row.name) for row in ordered), default=0)
     gates = max((_GATE, *(len(row.gate) for row in ordered)))
     for status, of_status in groupby(ordered, key=lambda row: row.label):
-        group = list(of_status)
+        group, also = list(of_status), defaultdict[str, list[str]](list)
+        if status in (*_CAUSES, "warned") and not everything:
+            for row in group:
+                also[_cause(row)].append(row.name)
+            group = list({_cause(row): row for row in reversed(group)}.values())[::-1]
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
-            whole = everything or status != "passed"
-            lines = _wrapped(head, row.summary, width, whole)
+            text = row.summary if everything else _answer(row)
+            if others := also[_cause(row)][1:]:
+                text += f" · also {', '.join(others)}"
+            lines = _wrapped(head, text, width)
             yield from (Line(printable(text, LONGEST), status) for text in lines)
         if hidden := len(group[most:]) if most else 0:
             yield Line(f"... and {hidden} more {status} (-v shows all)")
-    yield from (Line(text) for text in _wrapped("", count(ordered), width, whole=True))
+    yield from (Line(text) for text in _wrapped("", f"{count(ordered)}{last}", width))
 
 
-def _wrapped(head: str, text: str, width: int | None, whole: bool) -> Iterator[str]:
+def _answer(row: Row) -> str:
+    """The figure that decides, or the first reason beside it."""
+    figure = row.summary.split(" · ")[0]
+    if row.label not in _CAUSES or not row.reasons:
+        return figure if row.label in ("passed", "warned") else row.summary
+    basis, reason = _SIMULATED * figure.startswith(_SIMULATED), row.reasons[0]
+    figure = figure.removeprefix(basis)
+    return f"{basis}{reason}" if figure in reason else f"{basis}{reason} · {figure}"
+
+
+def _cause(row: Row) -> str:
+    """The first reason without its numbers and the shard's name; equal ones have one cause."""
+    reason = _answer(row).replace(row.subject.rpartition(":")[2], "")
+    return f"{row.gate} {_NUMBERS.sub('', reason)}"
+
+
+def _wrapped(head: str, text: str, width: int | None) -> Iterator[str]:
     text = " ".join(text.split("\n"))
     if width is None or len(head) + len(text) <= width:
         yield f"{head}{text}".rstrip()
         return
-    if not whole:
-        text = _fitting(text, width - len(head))
     indent = len(head) if width - len(head) >= _ROOM else min(_INDENT, len(head))
     yield from textwrap.wrap(
         f"{head}{text}", width, subsequent_indent=" " * indent, drop_whitespace=True,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-
-
-def _fitting(text: str, room: int) -> str:
-    first, *others = text.split(" · ")
-    for part in others:
-        if len(first) + len(part) + 3 > room:
-            break
-        first = f"{first} · {part}"
-    return first
 
 
 _FOLDERS = re.compile(r"(?<![\w.:/\])])/(?:[^/\s:,;'\"]+/)+")

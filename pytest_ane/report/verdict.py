@@ -16,6 +16,8 @@ _FORECAST = (
     "runs an op, only a plan recorded on a Mac can say."
 )
 _VERBS = {"are": "is", "have": "has", "were": "was"}
+_WEAKER = ("looser.m", "reference")
+"""Figures of limits that are looser than the default, and of a reference that is the same module."""
 _NAMES, _FEW = 20, 3
 """Names in a reason, and in the row; the findings have all."""
 
@@ -26,13 +28,24 @@ def row(verdict: Verdict) -> str:
     warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
     limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
+    answer = verdict.figure("answer")
+    if answer is not None and answer not in shown:
+        shown.append(answer)
+        parts.append(figure_text(answer))
     if verdict.status == "passed" and limited:
         shown.append(min(limited, key=lambda figure: figure.headroom))
         parts.append(figure_text(shown[-1]))
     parts += [figure_text(f) for f in verdict.figures if f.shown and f not in shown]
     parts = list(dict.fromkeys(parts))
-    if verdict.basis:
-        parts = [f"{verdict.basis}: {' · '.join(parts[:1])}", *parts[1:]]
+    if verdict.status == "passed" and parts:
+        # What makes a pass weaker is said wherever the pass is.
+        weaker = [text for f in verdict.figures if f.name.startswith(_WEAKER)
+                  if (text := figure_text(f)) in parts[1:]]  # fmt: skip
+        parts = [", ".join((parts[0], *weaker)), *(p for p in parts[1:] if p not in weaker)]
+    if verdict.basis and answer is None:
+        basis = verdict.basis.partition(" ")[0]
+        parts = [f"{basis}: {' · '.join(parts[:1])}", *parts[1:]]
+        parts += [verdict.basis] if basis != verdict.basis else []
     first = parts[:1] if verdict.reasons else []
     parts = [*first, *warnings, *parts[len(first) :]]
     return printable(" · ".join(filter(None, (*parts, verdict.origin))), LONGEST)

@@ -30,11 +30,14 @@ def annotations(result: pytest.RunResult) -> list[str]:
 def test_a_green_run(project: Project, summary: Path) -> None:
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.OK
-    assert len(annotations(result)) == 1
-    result.stdout.fnmatch_lines(["=* 3 passed*", "::notice title=ane gates::*3 passed*cpu*"])
+    assert [line.partition(" ")[0] for line in annotations(result)] == ["::warning", "::notice"]
+    says = "::notice title=ane gates::*1 warned, 2 passed*cpu*"
+    result.stdout.fnmatch_lines(["=* 3 passed*", says])
     text = summary.read_text()
-    assert text.startswith("## ane gates: 3 passed\n\n`ane: all · shards 1 of 1 · backend cpu ")
-    assert "<details><summary>passed (3)</summary>" in text
+    assert text.startswith(
+        "## ane gates: 1 warned, 2 passed\n\n`ane: all · shards 1 of 1 · backend cpu "
+    )
+    assert "<details><summary>passed (2)</summary>" in text
 
 
 def test_a_red_run_after_another_commands_text(project: Project, summary: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_red_run_after_another_commands_text(project: Project, summary: Path) 
     assert "file=shards.toml,line=5," in errors[0]
     assert "file=shards.toml,line=1," in errors[1]
     text = summary.read_text()
-    assert text.startswith("# mine\n\n## ane gates: 2 failed, 4 passed\n")
+    assert text.startswith("# mine\n\n## ane gates: 2 failed, 2 warned, 2 passed\n")
     assert "live probes are below" in text
 
 
@@ -61,9 +64,10 @@ def test_written_however_quiet_the_run_is(
     shown = capfd.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in shown if line.startswith("::")] == [
         "::error",
+        "::warning",
         "::notice",
     ]
-    assert summary.read_text().count("## ane gates: 1 failed, 2 passed") == 1
+    assert summary.read_text().count("## ane gates: 1 failed, 1 warned, 1 passed") == 1
     assert (project.path / "out.xml").is_file()
 
 
@@ -85,7 +89,7 @@ def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary:
     result.stdout.fnmatch_lines(
         ["::error file=gates/test_fidelity.py,line=5,title=own%3Agood fidelity error::ZeroDiv*"]
     )
-    assert "## ane gates: 1 error, 2 passed\n" in summary.read_text()
+    assert "## ane gates: 1 error, 1 warned, 1 passed\n" in summary.read_text()
 
 
 def test_an_assertion_is_annotated_where_it_stands(project: Project, summary: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_figure_beyond_its_limit_fails_without_a_finding(project: Project) -> 
     (project.path / "test_size.py").write_text(VERDICT)
     result = project.packages(good="none").gate("test_size.py")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["own:good: size failed", "  - * > 2 bytes", "passed: size 0/1"])
+    result.stdout.fnmatch_lines(["own:good: size failed", "  - * > 2 bytes", "1 gate: 1 failed"])
 
 
 def test_those_that_pass_by_assert_are_rows_and_count(project: Project) -> None:
@@ -113,8 +113,8 @@ def test_those_that_pass_by_assert_are_rows_and_count(project: Project) -> None:
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "FAILED   own:other  long_own_name only good is right",
+            "FAILED   own:other  long_own_name *only good is right*",
             "passed   own:good   long_own_name",
-            "passed: long_own_name 1/2",
+            "2 gates: 1 failed, 1 passed *",
         ]
     )

@@ -27,7 +27,7 @@ SUMMARY = """\
 
 `ane: all · shards 2 of 2 · backend cpu · placement by forecast · seed 7`
 
-passed: placement 0/2, fidelity 1/2, compression 1/2
+6 gates: 1 error, 1 failed, 2 unproven, 1 warned, 1 passed
 
 ### error (1)
 

@@ -36,7 +36,7 @@ def test_worst_first_then_behaviour_then_by_subject() -> None:
         "UNPROVEN m:L00  placement   nothing to place",
         "passed   m      behaviour   top-1 100.0%",
         "passed   m:L01  fidelity    cosine min 0.99",
-        "passed: compression 0/1, fidelity 1/2, placement 0/1, behaviour 1/1",
+        "5 gates: 1 error, 1 failed, 1 unproven, 2 passed",
     ]
     rows = [Row("fidelity", "m:L00", status, "") for status in STATUSES]
     assert [line.status for line in table(rows, width=80)] == [*STATUSES, ""]
@@ -44,19 +44,19 @@ def test_worst_first_then_behaviour_then_by_subject() -> None:
 
 def test_what_passed_is_counted_and_none_of_the_others_is_left_out() -> None:
     passed = [Row("fidelity", f"m:L{i:02}", "passed", "") for i in range(20)]
-    failed = [Row("fidelity", f"m:L{i:02}", "failed", "") for i in range(20, 40)]
+    failed = [Row("fidelity", f"m:L{i}", "failed", "a" * i) for i in range(20, 40)]
     lines = list(table(passed + failed, width=80))
     assert [line.status for line in lines[:32]] == ["failed"] * 20 + ["passed"] * 12
     assert lines[32:] == [
         Line("... and 8 more passed (-v shows all)"),
-        Line("passed: fidelity 20/40"),
+        Line("40 gates: 20 failed, 20 passed"),
     ]
     assert len(list(table(passed + failed, width=80, everything=True))) == 41
     passed = [Row("compression", f"m:L{i:02}", "passed", "") for i in range(20)]
     warned = Row("compression", "m:L99", "passed", "warning: 1 weight", warned=True)
     lines = list(table([*passed, warned], width=80))
     assert lines[0] == Line("warned   m:L99  compression warning: 1 weight", "warned")
-    assert lines[-1] == Line("passed: compression 21/21")
+    assert lines[-1] == Line("21 gates: 1 warned, 20 passed")
 
 
 @pytest.mark.drawn
@@ -85,8 +85,26 @@ def test_a_passed_row_has_one_line_and_the_figure_that_decides() -> None:
     row = Row("fidelity", "smollm2:L01", "passed", LONG)
     (line,) = texts(row, 79)
     assert line == "passed   smollm2:L01  fidelity    cosine 0.9946 (needs 0.97)"
-    assert texts(row, 60) == [line]
-    assert texts(row, None) == [f"passed   smollm2:L01  fidelity    {LONG}"]
+    assert texts(row, 60) == texts(row, None) == [line]
+    assert texts(row, None, everything=True) == [f"passed   smollm2:L01  fidelity    {LONG}"]
+
+
+def test_one_cause_of_many_shards_is_one_row_with_all_their_names() -> None:
+    """Where their reasons differ in numbers and in the shard's name alone; the worst is kept."""
+
+    def red(name: str, reason: str, gate: str = "fidelity") -> Row:
+        return Row(gate, f"m:{name}", "failed", "algebra 1.5 > 0.02 · more", reasons=(reason, "2"))
+
+    wrong = [red(f"L{i:02}", f"wrong function: 1.{i} of L{i:02}; see it") for i in range(3)]
+    rows = [*wrong, red("L03", "compression: w costs 9"), red("L00", wrong[0].reasons[0], "own")]
+    assert [line.text for line in table(rows)] == [
+        "FAILED   m:L00  fidelity    wrong function: 1.0 of L00; see it · algebra 1.5 > 0.02 · "
+        "also m:L01, m:L02",
+        "FAILED   m:L00  own         wrong function: 1.0 of L00; see it · algebra 1.5 > 0.02",
+        "FAILED   m:L03  fidelity    compression: w costs 9 · algebra 1.5 > 0.02",
+        "5 gates: 5 failed",
+    ]
+    assert len(list(table(rows, everything=True))) == 6
 
 
 @pytest.mark.parametrize("width", [59, 79])

@@ -132,8 +132,8 @@ def test_verify(call: Call) -> None:
         ["passed", "m:L00", "placement"],
         ["passed", "m:L01", "placement"],
     ]
-    assert " · recorded " in lines[0]
-    assert lines[-1] == "passed: placement 2/2"
+    assert "on the ANE (Core ML's plan)" in lines[0]
+    assert lines[-1] == "2 gates: 2 passed"
 
 
 def test_verify_says_the_worst_first(call: Call, store: Store) -> None:

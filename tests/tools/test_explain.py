@@ -26,7 +26,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_says_what_the_forecast_is_and_what_it_is_not(package: Path, says: Says) -> None:
     lines = says("explain", package)
-    assert lines[0] == "forecast: 1 of 1 op for the ANE"
+    assert lines[0] == "on the ANE (by rules alone) · 1 of 1 op eligible by rules"
     assert any(line.startswith("This is a forecast from documented rules") for line in lines)
 
 

@@ -56,7 +56,6 @@ from pytest_ane.gates.verdict import (
     some,
 )
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
-from pytest_ane.mlprogram import fp16
 
 _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
@@ -192,8 +191,6 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
     """Numbers of all probes; those of position 0 of captured probes are called `first`."""
     all_, live = fidelity.comparisons, [c for c in fidelity.comparisons if c.live]
     largest = float(np.max([c.input_max for c in all_], initial=0.0))
-    overflow = "fp16 squares overflow above 255.9" if largest > fp16.MAX**0.5 else ""
-    overflow = "fp16 overflows above 65,504" if largest > fp16.MAX else overflow
     finite = Figure("finite", min((c.finite for c in all_), default=1.0), "%", "finite")
     alone = replace(finite, note="no reference", shown=True)
     same = Figure("reference", "same module", label="reference:", shown=True)
@@ -204,7 +201,7 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
         Figure("probes", probes(all_), "probes", shown=True),
         Figure("probes.live", probes(live), "live probes",
                shown=fidelity.compared and probes(live) < probes(all_)),
-        Figure("input.max", largest, label="max |x|", note=overflow, shown=largest != 0),
+        Figure("input.max", largest, label="max |x|", shown=largest != 0),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -30,13 +30,17 @@ from pytest_ane.mlprogram.text import printable
 
 _plain = partial(printable, longest=300)
 
-REQUIRED = kinds(
-    "conv conv_quantized conv_transpose einsum gru linear lstm matmul rnn "
-    "scaled_dot_product_attention softmax "
-    "batch_norm instance_norm l2_norm layer_norm local_response_norm "
-    "reduce_l2_norm reduce_mean reduce_sum_square rsqrt"
-)
-"""Op types that people ask for on the ANE, whatever their work: the last are parts of norms."""
+_KINDS = {
+    "conv": kinds("conv conv_quantized conv_transpose"),
+    "products": kinds("einsum linear matmul scaled_dot_product_attention"),
+    "norms": kinds(
+        "batch_norm instance_norm l2_norm layer_norm local_response_norm "
+        "reduce_l2_norm reduce_mean reduce_sum_square rsqrt"
+    ),
+}
+REQUIRED = kinds("gru lstm rnn softmax").union(*_KINDS.values())
+"""Op types that people ask for on the ANE, whatever their work; norms by their parts."""
+_DECIDE = ("failed", "unproven")
 _OWN = 0.01
 """Share of the work that may be off the ANE where the policy says nothing, of own packages."""
 
@@ -103,8 +107,10 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
         Figure("compute_ops", compute, "ops"),
         Figure("gpu_ops", gpu, "ops on the GPU", shown=gpu > 0),
         Figure("cpu_ops", cpu, "ops on the CPU", shown=cpu > 0),
-        *([Figure("conv_ane", summary.conv_ane or 0, "convolutions on the ANE", of=convs,
-                  shown=True)] if convs else []),
+        *([Figure("conv_ane", summary.conv_ane or 0, "convolutions on the ANE", of=convs)]
+          if convs else []),
+        _by_device((op.op or "", op.preferred or "none") for _, op in plan.walk()
+                   if not (op.boundary or op.compile_time or op.folded)),
         Figure("unassigned_ops", summary.unassigned, "ops without a device",
                shown=summary.unassigned > 0),
         *(Figure(name, count, unit, shown=True) for name, count, unit in (
@@ -147,11 +153,64 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str, most: float) -> 
         if op.preferred == "ANE" and allows(policy.off_ane, op.name, op.op or "")
     ]
     findings += _unmatched(policy, texts)
+    answer = () if summary.inconclusive else (_answer(len(off), summary.compute, "Core ML's plan"),)
     return Verdict(
         "placement", subject,
-        (*figures(plan), *_allowed(allowed), *excused.figures, *predicted_figures(predictions)),
+        (*answer, *figures(plan), *_allowed(allowed), *excused.figures,
+         *predicted_figures(predictions)),
         (*findings, *_too_new(plan.version, policy)), tuple(tables), basis="plan",
     )  # fmt: skip
+
+
+def _answer(off: int, compute: int, why: str, undecided: Sequence[Placed] = ()) -> Figure:
+    """Whether it runs on the ANE, in words: `off` operations that have to do not, and says who."""
+    count = counted(compute, "op")
+    if off:
+        return Figure("answer", "off the ANE", note=f"{off:,} of {count}, {why}", shown=True)
+    if undecided:
+        tie = all(op.margin == 0 for op in undecided)
+        note = f"{len(undecided):,} of {count}, {why}"
+        return Figure("answer", "undecided (tie)" if tie else "undecided", note=note, shown=True)
+    return Figure("answer", "on the ANE", note=why, shown=True)
+
+
+def _by_device(ops: Iterable[tuple[str, str]]) -> Figure:
+    """`conv_ane=36/36 conv_non_ane=0, products 12 ANE, rest 30 ANE 2 CPU`, of types and devices."""
+    groups: dict[str, Counter[str]] = {name: Counter() for name in (*_KINDS, "rest")}
+    for kind, device in ops:
+        name = next((name for name, of in _KINDS.items() if kind in of), "rest")
+        groups[name][device] += 1
+    convs = groups.pop("conv")
+    ane, total = convs["ANE"], convs.total()
+    said = [f"conv_ane={ane}/{total} conv_non_ane={total - ane}"]
+    for name, devices in groups.items():
+        counts = " ".join(f"{count} {device}" for device, count in devices.most_common())
+        said += [f"{name} {counts}"] if counts else []
+    return Figure("by_device", ", ".join(said), shown=True)
+
+
+def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Figure:
+    """The answer by the weakest prediction; by the rules alone where nothing is predicted.
+
+    What does a hundredth of the work decides nothing, unless people ask for it on the ANE.
+    """
+    weakest = next(iter(forecast.predictions), None)
+    off = forecast.ineligible()
+    if off or weakest is None or weakest.prediction.total_ms is None:
+        return _answer(off, forecast.compute_ops, "by rules alone")
+    allow_off = (*policy.allow_off, *policy.off_ane)
+    asked = [op for op in weakest.compute if not allows(allow_off, op.name, op.kind)]
+    parts = [[op for op in asked if op.undecided],
+             [op for op in asked if not op.undecided and op.unit != "ANE"]]  # fmt: skip
+    work = estimated_work([weakest])
+    for part in parts:
+        lost = ((_plain(weakest.function), _plain(op.name), op.kind) for op in part)
+        small = _excuse(lost, work, _OWN).keys
+        part[:] = [op for op in part if (_plain(weakest.function), _plain(op.name)) not in small]
+    undecided, away = parts
+    at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
+    why = f"predicted: {weakest.prediction.chip}, {weakest.prediction.system}{at}"
+    return _answer(len(away), len(weakest.compute), why, undecided)
 
 
 def _allowed(count: int) -> Iterator[Figure]:
@@ -230,7 +289,12 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str, most
         reason = "The program has no compute op, so there is nothing to place"
         remedy = "check that the artifact is the one that was built"
         findings.append(Finding("unproven", reason, remedy=remedy))
-    numbers = (*_figures(forecast, policy.os), *excused.figures)
+    answer = _foreseen(forecast, policy)
+    if answer.value == "off the ANE" and not any(f.severity in _DECIDE for f in findings):
+        reason = f"It is predicted off the ANE, though the rules allow it ({answer.note})"
+        remedy = "see `pytest-ane explain` for fixes, or record a plan on a Mac"
+        findings.append(Finding("warned", reason, remedy=remedy, figure="answer"))
+    numbers = (answer, *_figures(forecast, policy.os), *excused.figures)
     return Verdict(
         "placement", subject, (*numbers, *predicted_figures(forecast.predictions)),
         tuple(findings),
@@ -262,8 +326,8 @@ def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
     yield Figure("instrument", "forecast")
     yield Figure("outcome", forecast.outcome)
     yield Figure("os", os)
-    yield Figure("likely_ane_ops", compute - off - warned - allowed, "ops for the ANE", of=compute,
-                 shown=True)  # fmt: skip
+    yield Figure("likely_ane_ops", compute - off - warned - allowed, "ops eligible by rules",
+                 of=compute, shown=True)  # fmt: skip
     yield Figure("compute_ops", compute, "ops")
     yield Figure("ineligible_ops", off, "ops ineligible")
     unit = "ops likely on the CPU" if _to_cpu(warnings) else "ops with a warning"
@@ -340,6 +404,7 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
         f"compute ops on the ANE in {segments}", "predicted:", of=len(compute),
         note=f"{prediction.chip}, {prediction.system}{at}", shown=True,
     )  # fmt: skip
+    yield _by_device((op.kind, "undecided" if op.undecided else str(op.unit)) for op in compute)
     yield Figure("predicted_undecided_ops", undecided, "ops undecided", shown=undecided > 0)
     yield Figure("predicted_segments", len(prediction.segments), "segments")
     if prediction.margin is not None:

@@ -46,9 +46,32 @@ def test_enough_work_is_predicted_on_the_ane() -> None:
     verdict = judged(convs(8))
     assert verdict.status == "passed"
     assert row(verdict) == (
-        "forecast: 8 of 8 ops for the ANE · predicted: 8 of 8 compute ops on the ANE in 1 segment "
-        "(M4, macOS 27) · margin 0.5131 ms"
+        "on the ANE (predicted: M4, macOS 27) · 8 of 8 ops eligible by rules · predicted: 8 of 8 "
+        "compute ops on the ANE in 1 segment (M4, macOS 27) · conv_ane=8/8 conv_non_ane=0 · "
+        "margin 0.5131 ms"
     )
+
+
+def test_a_shard_that_rules_allow_and_costs_do_not_is_a_warning() -> None:
+    verdict = judged(convs(1), "forecast")
+    assert verdict.status == "passed"
+    (finding,) = verdict.warnings
+    assert finding.reason == (
+        "It is predicted off the ANE, though the rules allow it "
+        "(1 of 1 op, predicted: M4, macOS 27)"
+    )
+    assert "pytest-ane explain" in finding.remedy
+    assert row(verdict).startswith("off the ANE (1 of 1 op, predicted: M4, macOS 27) · 1 of 1 op ")
+    assert not judged(convs(8), "forecast").warnings
+
+
+def test_a_tie_of_what_matters_is_no_warning() -> None:
+    """The last operation costs the same on either unit; without its work it decides nothing."""
+    relu = judged(convs(8, op("relu", "last", IMAGE, x="c7")), "forecast")
+    softmax = judged(convs(8, op("softmax", "last", IMAGE, x="c7")), "forecast")
+    assert [verdict.warnings for verdict in (relu, softmax)] == [(), ()]
+    assert row(relu).startswith("on the ANE (predicted: ")
+    assert "undecided" in row(softmax)
 
 
 def test_too_little_work_fails_only_where_the_prediction_is_required() -> None:

@@ -244,7 +244,8 @@ def test_every_compute_op_on_the_ane_or_one_on_the_cpu() -> None:
     assert verdict.values == {
         "instrument": "plan", "format": "coremltools", "outcome": "resident", "ane_ops": 36,
         "compute_ops": 36, "gpu_ops": 0, "cpu_ops": 0, "conv_ane": 36, "unassigned_ops": 0,
-        "boundary_casts": 0, "compile_time_ops": 48,
+        "boundary_casts": 0, "compile_time_ops": 48, "answer": "on the ANE",
+        "by_device": "conv_ane=36/36 conv_non_ane=0",
     }  # fmt: skip
     verdict = judged(of(*ops(33, "conv"), *ops(1, "norm", "CPU")))
     (finding,) = verdict.reasons
