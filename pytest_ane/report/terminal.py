@@ -17,6 +17,7 @@ from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.run import Row, count, ranked
 
 _CAUSES = ("failed", "unproven")
+_BEYOND = re.compile(r" [<>] \S+")
 _SIMULATED = "simulated: "
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 _SHOWN = 12
@@ -56,7 +57,7 @@ def table(
         if status in (*_CAUSES, "warned") and not everything:
             for row in group:
                 also[_cause(row)].append(row.name)
-            group = list({_cause(row): row for row in reversed(group)}.values())[::-1]
+            group = [row for row in group if row.name == also[_cause(row)][0]]
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
@@ -71,13 +72,14 @@ def table(
 
 
 def _answer(row: Row) -> str:
-    """The figure that decides, or the first reason beside it."""
-    figure = row.summary.split(" · ")[0]
+    """The figure that decides; of what is red the first reason, and a figure beyond its limit."""
+    parts = row.summary.split(" · ")
     if row.label not in _CAUSES or not row.reasons:
-        return figure if row.label in ("passed", "warned") else row.summary
-    basis, reason = _SIMULATED * figure.startswith(_SIMULATED), row.reasons[0]
-    figure = figure.removeprefix(basis)
-    return f"{basis}{reason}" if figure in reason else f"{basis}{reason} · {figure}"
+        return parts[0] if row.label in ("passed", "warned") else row.summary
+    basis, reason = _SIMULATED * row.summary.startswith(_SIMULATED), row.reasons[0]
+    parts[0] = parts[0].removeprefix(basis)
+    beyond = next((p for p in parts if _BEYOND.search(p) and p not in reason), "")
+    return f"{basis}{reason} · {beyond}" if beyond else f"{basis}{reason}"
 
 
 def _cause(row: Row) -> str:

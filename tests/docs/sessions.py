@@ -31,7 +31,7 @@ PATHS = (
     (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b"), "2026-11-21 10:00"),
 )
 """Folders, ids and times of this run, which pages leave out or have another one of."""
-ELAPSED = re.compile(r"in \d+\.\d+s(?: \(\d+:\d+:\d+\))?")
+ELAPSED = re.compile(r"in \d+\.\d+s(?: \(\d+:\d+:\d+\))?| · slowest: .+, \d+\.\d s")
 NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 

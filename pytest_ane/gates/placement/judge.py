@@ -40,6 +40,8 @@ _KINDS = {
 }
 REQUIRED = kinds("gru lstm rnn softmax").union(*_KINDS.values())
 """Op types that people ask for on the ANE, whatever their work; norms by their parts."""
+_TIE = 1e-9
+"""ms; units whose costs differ by less are told apart by rounding alone."""
 _DECIDE = ("failed", "unproven")
 _OWN = 0.01
 """Share of the work that may be off the ANE where the policy says nothing, of own packages."""
@@ -168,9 +170,9 @@ def _answer(off: int, compute: int, why: str, undecided: Sequence[Placed] = ()) 
     if off:
         return Figure("answer", "off the ANE", note=f"{off:,} of {count}, {why}", shown=True)
     if undecided:
-        tie = all(op.margin == 0 for op in undecided)
-        note = f"{len(undecided):,} of {count}, {why}"
-        return Figure("answer", "undecided (tie)" if tie else "undecided", note=note, shown=True)
+        tie = min(op.margin or 0.0 for op in undecided) < _TIE
+        note = why.replace("predicted", "tie") if tie else why
+        return Figure("answer", "undecided", note=note, shown=True)
     return Figure("answer", "on the ANE", note=why, shown=True)
 
 
