@@ -111,8 +111,10 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
         Figure("cpu_ops", cpu, "ops on the CPU", shown=cpu > 0),
         *([Figure("conv_ane", summary.conv_ane or 0, "convolutions on the ANE", of=convs)]
           if convs else []),
-        _by_device((op.op or "", op.preferred or "none") for _, op in plan.walk()
-                   if not (op.boundary or op.compile_time or op.folded)),
+        _by_device(
+            ((op.op or "", op.preferred or "none") for _, op in plan.walk()
+             if not (op.boundary or op.compile_time or op.folded)), summary,
+        ),
         Figure("unassigned_ops", summary.unassigned, "ops without a device",
                shown=summary.unassigned > 0),
         *(Figure(name, count, unit, shown=True) for name, count, unit in (
@@ -176,14 +178,19 @@ def _answer(off: int, compute: int, why: str, undecided: Sequence[Placed] = ()) 
     return Figure("answer", "on the ANE", note=why, shown=True)
 
 
-def _by_device(ops: Iterable[tuple[str, str]]) -> Figure:
-    """`conv_ane=36/36 conv_non_ane=0, products 12 ANE, rest 30 ANE 2 CPU`, of types and devices."""
+def _by_device(ops: Iterable[tuple[str, str]], plan: Summary | None = None) -> Figure:
+    """`conv_ane=36/36 conv_non_ane=0, products 12 ANE, rest 30 ANE 2 CPU`, of types and devices.
+
+    A plan may have counts of convolutions alone, or know of no types.
+    """
     groups: dict[str, Counter[str]] = {name: Counter() for name in (*_KINDS, "rest")}
     for kind, device in ops:
         name = next((name for name, of in _KINDS.items() if kind in of), "rest")
         groups[name][device] += 1
     convs = groups.pop("conv")
     ane, total = convs["ANE"], convs.total()
+    if plan is not None:
+        ane, total = plan.conv_ane or 0, plan.conv_total or 0
     said = [f"conv_ane={ane}/{total} conv_non_ane={total - ane}"]
     for name, devices in groups.items():
         counts = " ".join(f"{count} {device}" for device, count in devices.most_common())
