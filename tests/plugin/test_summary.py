@@ -41,6 +41,33 @@ def test_worst_first_and_wrapped_to_the_terminal(
     assert "> 0.02" in text
 
 
+@pytest.mark.parametrize("options", [(), ("-q",), ("-v",)])
+@pytest.mark.parametrize("columns", [None, 60, 80, 120])
+def test_the_layout(
+    project: Project, monkeypatch: pytest.MonkeyPatch, columns: int | None, options: tuple[str, ...]
+) -> None:
+    """One line of at most 80 columns for what passed, but with `-v`; all else whole and indented.
+
+    In a pipe nothing is wrapped, and nowhere is there a colour.
+    """
+    for name, value in (("COLUMNS", columns and str(columns)), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    lines = rows(project.packages(good="other", nan="none").gate(*options))
+    heads = [line for line in lines if not line.startswith(" ")]
+    words = [line.split()[0] for line in heads]
+    assert words == ["FAILED", "FAILED", "warned", "warned", "passed", "passed"]
+    assert {line.index(line.split()[2]) for line in heads} == {19}
+    assert all(line[:9].isspace() for line in lines if line not in heads)
+    assert not any("\x1b" in line for line in lines)
+    if columns is None:
+        assert lines == heads
+    else:
+        assert max(map(len, lines)) < columns
+    whole = [" · " in line for line in heads if line.startswith("passed")]
+    assert whole == [options == ("-v",)] * 2
+    assert options == ("-v",) or all(len(line) <= 80 for line in heads[-2:])
+
+
 GATE = """
 import pytest
 
