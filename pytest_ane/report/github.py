@@ -7,15 +7,13 @@ is dropped as a whole, and of each kind only the first ten annotations of a step
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code
-from pytest_ane.report.run import Row, count, ranked
+from pytest_ane.report.run import Row, counts, ranked
 
 ROOM = 1_000_000
 """Bytes of a step's summary file that we fill at most; GitHub drops more than 1,048,576."""
@@ -32,7 +30,7 @@ Place: TypeAlias = tuple[str, int | None]
 
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
-    head = f"## {_headline(rows)}\n\n{code(header)}\n\n{markdown(count(ranked(rows)))}\n"
+    head = f"## {_headline(rows)}\n\n{code(header)}\n"
     left = room - len(head.encode()) - _NOTE
     if left < 0:
         return ""
@@ -63,7 +61,7 @@ def commands(
             sentences = "\n".join(map(_plain, row.reasons or (row.summary,)))
             yield _command(level, title, sentences, place(row))
         if more := wanted[len(shown) :]:
-            yield _command(level, f"{len(more)} more", f"Also {_counts(more)}; see the summary.")
+            yield _command(level, f"{len(more)} more", f"Also {counts(more)}; see the summary.")
     yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
 
 
@@ -89,13 +87,7 @@ def _item(row: Row) -> str:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    return f"ane gates: {_counts(rows) if rows else 'none came to a verdict'}"
-
-
-def _counts(rows: Sequence[Row]) -> str:
-    numbers = Counter(row.label for row in ranked(rows))
-    plural = {"error": "s"}
-    return ", ".join(counted(n, label, plural.get(label, "")) for label, n in numbers.items())
+    return f"ane gates: {counts(rows) if rows else 'none came to a verdict'}"
 
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:

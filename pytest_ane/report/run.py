@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -115,11 +115,10 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
     )
 
 
-def count(rows: Sequence[Row]) -> str:
-    """`5 gates: 1 failed, 1 warned, 3 passed`, the worst first."""
-    labels = Counter(row.label for row in ranked(rows) if row.gate)
-    said = ", ".join(f"{number:,} {label}" for label, number in labels.items())
-    return f"{counted(labels.total(), 'gate')}: {said}"
+def counts(rows: Iterable[Row]) -> str:
+    """`1 error, 2 failed, 3 passed`, the worst first."""
+    numbers = Counter(row.label for row in ranked(rows))
+    return ", ".join(counted(n, label, "s" * (label == "error")) for label, n in numbers.items())
 
 
 _VERDICT = TypeAdapter(Verdict)

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.report.run import Row, count, ranked
+from pytest_ane.report.run import Row, counts, ranked
 
 _CAUSES = ("failed", "unproven")
 _BEYOND = re.compile(r" [<>] \S+")
@@ -68,7 +68,8 @@ def table(
             yield from (Line(printable(text, LONGEST), status) for text in lines)
         if hidden := len(group[most:]) if most else 0:
             yield Line(f"... and {hidden} more {status} (-v shows all)")
-    yield from (Line(text) for text in _wrapped("", f"{count(ordered)}{last}", width))
+    says = f"{counted(len(ordered), 'gate')}: {counts(ordered)}{last}"
+    yield from (Line(text) for text in _wrapped("", says, width))
 
 
 def _answer(row: Row) -> str:

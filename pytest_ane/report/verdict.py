@@ -17,7 +17,7 @@ _FORECAST = (
 )
 _VERBS = {"are": "is", "have": "has", "were": "was"}
 _WEAKER = ("looser.m", "reference")
-"""Figures of limits that are looser than the default, and of a reference that is the same module."""
+"""Figures of limits looser than the default, and of a reference that is the same module."""
 _NAMES, _FEW = 20, 3
 """Names in a reason, and in the row; the findings have all."""
 

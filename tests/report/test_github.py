@@ -27,8 +27,6 @@ SUMMARY = """\
 
 `ane: all · shards 2 of 2 · backend cpu · placement by forecast · seed 7`
 
-6 gates: 1 error, 1 failed, 2 unproven, 1 warned, 1 passed
-
 ### error (1)
 
 - **m:L01** placement: m:L01: no such file

@@ -28,7 +28,7 @@ from pytest_ane.report.html.subjects import (
     strip,
     subjects,
 )
-from pytest_ane.report.run import Run, count
+from pytest_ane.report.run import Run
 from pytest_ane.report.table import amount, figure_text, limit_of
 
 _DRAWN = ("program", "positions")
@@ -53,7 +53,6 @@ def page(run: Run) -> str:
         facts=run.facts,
         headline=_headline(run),
         red=[s for s in found if s.red],
-        counted=count(run.rows) if any(row.gate for row in run.rows) else "",
         grave=any(row.red for row in run.rows) or bool(run.facts.stopped),
         subjects=found,
         gates=gates(found),
