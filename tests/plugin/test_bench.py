@@ -181,7 +181,7 @@ def test_a_benchmark_of_somebody_else_s_is_left_alone(project: Project) -> None:
 def test_a_shard_that_cannot_be_had_is_one_row_a_benchmark(project: Project) -> None:
     result = bench(project.packages(absent="none"), "-W", "error")
     result.assert_outcomes(errors=3, deselected=5)
-    result.stdout.fnmatch_lines(["ERROR    own:absent  throughput  *", "3 gates: 3 error *"])
+    result.stdout.fnmatch_lines(["ERROR    own:absent  throughput  *", "3 gates: 3 errors *"])
 
 
 def test_a_canary_goes_first_and_is_not_judged_by_its_speed(project: Project) -> None:

@@ -78,7 +78,7 @@ def test_workers_write_nothing_of_their_own(project: Project, summary: Path) -> 
         "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
     )
     result.assert_outcomes(passed=4, failed=2)
-    assert len(annotations(result)) == 3
+    assert len(annotations(result)) == 5
     assert summary.read_text().count("## ane gates: 2 failed, 4 passed") == 1
 
 

@@ -17,7 +17,7 @@ warned   own:good    placement   off the ANE (1 of 1 op, predicted: M4, macOS
 *
 passed   own:good    compression 2.43 kB
 passed   own:nan     compression *
-9 gates: 3 error, 2 failed, 2 warned, 2 passed · slowest: own:*
+9 gates: 3 errors, 2 failed, 2 warned, 2 passed · slowest: own:*
 """
 
 
