@@ -34,4 +34,4 @@ def test_the_commands(site: Site, runs: Runs) -> None:
     done = runs.forge.run([*run, "-p", "no:cacheprovider", f"--ane-cache={runs.folder}"], ROOT)
     assert done.returncode == 0, done.stdout
     assert "ane: 3 workers on 1 host, 1 of them for a Neural Engine" in done.stdout
-    assert "passed: compression 2/2, fidelity 4/4, hazards 2/2, placement 2/2" in done.stdout
+    assert "10 gates: " in done.stdout

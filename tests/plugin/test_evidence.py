@@ -82,8 +82,8 @@ def red(result: pytest.RunResult, *lines: str, failed: int = 2) -> None:
 def test_what_was_recorded_passes_without_core_ml(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "250")
-    result = recorded.verify("-rA")
+    monkeypatch.setenv("COLUMNS", "500")
+    result = recorded.verify("-rA", "-v")
     result.assert_outcomes(passed=3, deselected=1)
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     where = "Apple M4 Max, macOS 26.1, CPU_AND_NE"
@@ -91,7 +91,8 @@ def test_what_was_recorded_passes_without_core_ml(
         [
             "ane: *backend cpu * placement by recorded plans * seed 0*",
             "compute ops that the plan places elsewhere than predicted:",
-            f"passed   own:good  placement   plan: * recorded {today}, {where}",
+            "passed   own:good  placement   on the ANE (Core ML's plan) · *"
+            f"recorded {today}, {where}",
             f"evidence: 2 verified ({where})",
         ]
     )
@@ -211,7 +212,9 @@ def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     recorded.path(PLACEMENT).write_text("{}")
     result = recorded.verify("-k", "placement")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(["passed * placement   forecast: *", "evidence: 1 not used"])
+    result.stdout.fnmatch_lines(
+        ["warned * placement   off the ANE (*, predicted: *", "evidence: 1 not used"]
+    )
 
 
 @pytest.mark.drawn

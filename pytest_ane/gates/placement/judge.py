@@ -198,15 +198,18 @@ def _by_device(ops: Iterable[tuple[str, str]], plan: Summary | None = None) -> F
     return Figure("by_device", ", ".join(said), shown=True)
 
 
-def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Figure:
-    """The answer by the weakest prediction; by the rules alone where nothing is predicted.
+def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Figure]:
+    """The answer by the weakest prediction, with devices; by the rules where they forbid an op.
+
+    By the rules alone, too, where nothing is predicted.
 
     What does a hundredth of the work decides nothing, unless people ask for it on the ANE.
     """
     weakest = next(iter(forecast.predictions), None)
     off = forecast.ineligible()
     if off or weakest is None or weakest.prediction.total_ms is None:
-        return _answer(off, forecast.compute_ops, "by rules alone")
+        yield _answer(off, forecast.compute_ops, "by rules alone")
+        return
     allow_off = (*policy.allow_off, *policy.off_ane)
     asked = [op for op in weakest.compute if not allows(allow_off, op.name, op.kind)]
     parts = [[op for op in asked if op.undecided],
@@ -219,7 +222,9 @@ def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Figure:
     undecided, away = parts
     at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
     why = f"predicted: {weakest.prediction.chip}, {weakest.prediction.system}{at}"
-    return _answer(len(away), len(weakest.compute), why, undecided)
+    yield _answer(len(away), len(weakest.compute), why, undecided)
+    units = ((op.kind, "undecided" if op.undecided else str(op.unit)) for op in weakest.compute)
+    yield _by_device(units)
 
 
 def _allowed(count: int) -> Iterator[Figure]:
@@ -298,12 +303,12 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str, most
         reason = "The program has no compute op, so there is nothing to place"
         remedy = "check that the artifact is the one that was built"
         findings.append(Finding("unproven", reason, remedy=remedy))
-    answer = _foreseen(forecast, policy)
+    answer, *devices = _foreseen(forecast, policy)
     if answer.value == "off the ANE" and not any(f.severity in _DECIDE for f in findings):
         reason = f"It is predicted off the ANE, though the rules allow it ({answer.note})"
         remedy = "see `pytest-ane explain` for fixes, or record a plan on a Mac"
         findings.append(Finding("warned", reason, remedy=remedy, figure="answer"))
-    numbers = (answer, *_figures(forecast, policy.os), *excused.figures)
+    numbers = (answer, *_figures(forecast, policy.os), *excused.figures, *devices)
     return Verdict(
         "placement", subject, (*numbers, *predicted_figures(forecast.predictions)),
         tuple(findings),
@@ -413,7 +418,6 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
         f"compute ops on the ANE in {segments}", "predicted:", of=len(compute),
         note=f"{prediction.chip}, {prediction.system}{at}", shown=True,
     )  # fmt: skip
-    yield _by_device((op.kind, "undecided" if op.undecided else str(op.unit)) for op in compute)
     yield Figure("predicted_undecided_ops", undecided, "ops undecided", shown=undecided > 0)
     yield Figure("predicted_segments", len(prediction.segments), "segments")
     if prediction.margin is not None:

@@ -46,8 +46,8 @@ def test_enough_work_is_predicted_on_the_ane() -> None:
     verdict = judged(convs(8))
     assert verdict.status == "passed"
     assert row(verdict) == (
-        "on the ANE (predicted: M4, macOS 27) · 8 of 8 ops eligible by rules · predicted: 8 of 8 "
-        "compute ops on the ANE in 1 segment (M4, macOS 27) · conv_ane=8/8 conv_non_ane=0 · "
+        "on the ANE (predicted: M4, macOS 27) · 8 of 8 ops eligible by rules · conv_ane=8/8 "
+        "conv_non_ane=0 · predicted: 8 of 8 compute ops on the ANE in 1 segment (M4, macOS 27) · "
         "margin 0.5131 ms"
     )
 
