@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from pytest_ane.project.stack import Stack
 
 
+@pytest.fixture(scope="session")
+def ane_check() -> Any:
+    """`assert_on_ane`, `assert_close`, `assert_compressed`: gates of any package, in one line."""
+    import pytest_ane
+
+    return pytest_ane
+
+
 @pytest.fixture
 def ane_shard(request: pytest.FixtureRequest) -> Shard:
     """The shard under test, with its source, compression, probes and policy resolved."""

@@ -116,14 +116,14 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
 
 
 def _last(config: pytest.Config, rows: Sequence[Row], reports: Sequence[pytest.TestReport]) -> str:
-    """What took longest, with what it needed first, and where the page is."""
+    """What took longest, with what it needed first, and where the reports are."""
     seconds: dict[str, float] = defaultdict(float)
     for report in reports:
         seconds[report.nodeid] += report.duration
     slowest = max(rows, key=lambda row: seconds[row.test])
-    pages = [file for file in report_files(config, records=False) if file.suffix == ".html"]
+    files = report_files(config, records=False)
     took = f" · slowest: {slowest.name} {slowest.gate}, {seconds[slowest.test]:.1f} s"
-    return took * (len(rows) > 1) + "".join(f" · page: {page}" for page in pages)
+    return took * (len(rows) > 1) + "".join(f" · report: {file}" for file in files)
 
 
 def row_of(report: Any) -> Row | None:

@@ -60,8 +60,8 @@ def _by_torch(name: str, x: Any, weight: Any, **options: Any) -> Any:
     from torch.nn import functional
 
     compute = getattr(functional, f"{name}{x.ndim - 2}d")
-    dtype = np.result_type(x, weight)
-    tensors = (torch.from_numpy(np.array(array, dtype)) for array in (x, weight))
+    arrays = [np.asarray(array) for array in (x, weight)]  # Of a weight in parts all of it.
+    tensors = (torch.from_numpy(np.array(array, np.result_type(*arrays))) for array in arrays)
     with torch.inference_mode():
         return compute(*tensors, **options).numpy()
 
