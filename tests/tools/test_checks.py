@@ -92,6 +92,7 @@ def test_on_a_mac_core_ml_answers(packages: Path, monkeypatch: pytest.MonkeyPatc
     assert "Core ML's plan)" in text
 
 
+@pytest.mark.slow
 def test_close(packages: Path) -> None:
     right, wrong = Trunk().eval(), Trunk().eval()
     wrong.convs[3].weight.data *= -1
