@@ -25,11 +25,18 @@ from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE, uncompressed_package
 from pytest_ane.make.shard import artifact_key, converted_package, uncompressed
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import FAMILIES, Manifest, Policy, Shard, Uncompressed
+from pytest_ane.manifest import FAMILIES, Manifest, Policy, Shard, Uncompressed, select
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import content_digest, key_digest, remembered, tree_digest
-from pytest_ane.mlprogram.errors import AneError, CacheError, GoldenError, ProgramError, SourceError
+from pytest_ane.mlprogram.errors import (
+    AneError,
+    CacheError,
+    GoldenError,
+    ManifestError,
+    ProgramError,
+    SourceError,
+)
 from pytest_ane.mlprogram.model import counterpart, read_any, read_model
 from pytest_ane.mlprogram.pairing import program_digest, same_form
 from pytest_ane.mlprogram.records import MLModel as Program
@@ -477,6 +484,27 @@ class OpenShard:
     def converted(self) -> Path | None:
         """What its family makes of it, uncompressed."""
         return self.project.converted(self.shard)
+
+
+_PACKAGES = (".mlpackage", ".mlmodelc")
+
+
+def package_of(named: Path, manifest: Path | None, cache: Path | None) -> tuple[Path, str | None]:
+    """The package, and perhaps its function, that a path or the id of a manifest's shard names.
+
+    What is no file is an id where there is a manifest; its package is built where the cache lacks
+    it. `ManifestError` where an id names none or several, other errors as of `Project.artifact`.
+    """
+    known = manifest is not None or Path("shards.toml").is_file()
+    if named.suffix in _PACKAGES or not known:
+        return named, None
+    project = read_project(manifest, cache, backend_name="cpu")
+    shards = select(project.manifest, str(named), "the package")
+    if len(shards) > 1:
+        first = shards[0].qualified
+        raise ManifestError(f"{named} names {len(shards)} shards; name one, such as {first}.")
+    with project.use():
+        return project.artifact(shards[0]).path, shards[0].function
 
 
 def read_project(

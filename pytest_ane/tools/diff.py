@@ -22,7 +22,7 @@ from pytest_ane.mlprogram.model import counterpart, only_program, read_any
 from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Pipeline
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.report.arithmetic import rules_lines
-from pytest_ane.tools.run import read_inputs
+from pytest_ane.tools.run import found, read_inputs
 
 EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
 Arithmetics: TypeAlias = tuple[Arithmetic, Arithmetic]
@@ -33,7 +33,7 @@ _SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Two packages, their inputs, and the tolerance."""
     add = parser.add_argument
-    add("first", type=Path, help="an .mlpackage or .mlmodelc")
+    add("first", type=Path, help="an .mlpackage, an .mlmodelc or a shard of the manifest")
     words = "another of the same module; may be left out with --arithmetic ane"
     add("second", type=Path, nargs="?", help=words)
     add("--input", action="append", default=[], metavar="NAME=FILE", help="as of run; else seeded")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "package is compared as the ANE computes it with itself as typed",
     )
     add_function(parser)
-    add_shared(parser, "memory", "time")
+    add_shared(parser, "manifest", "cache", "memory", "time")
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -57,6 +57,9 @@ def run(options: argparse.Namespace) -> Output:
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
+    options.first = yield from found(options, options.first)
+    if options.second is not None:
+        options.second = yield from found(options, options.second)
     other: Path = options.second or options.first
     arithmetics: Arithmetics = (options.arithmetic, options.arithmetic)
     if options.second is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_function, count
+from pytest_ane.cli.options import add_function, add_shared, count
 from pytest_ane.cli.output import Output, terminal_width
 from pytest_ane.gates.compression import weights_table
 from pytest_ane.gates.placement import estimated_work, forecast
@@ -29,6 +29,7 @@ from pytest_ane.report.placement import (
     undecided_groups,
 )
 from pytest_ane.report.table import table
+from pytest_ane.tools.run import found
 
 EXAMPLE = "pytest-ane explain encoder.mlpackage --os 'macOS 15'"
 _PACKAGES = (".mlpackage", ".mlmodelc")
@@ -38,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, and what is asked of it."""
     add = parser.add_argument
     words = (
-        "an .mlpackage or .mlmodelc, whose weights may be absent; or a plan or log that a "
-        "Mac's tools recorded"
+        "an .mlpackage or .mlmodelc, whose weights may be absent, or a shard of the manifest; or "
+        "a plan or log that a Mac's tools recorded"
     )
     add("file", type=Path, help=words)
     add_function(parser, "all; with --weights the model's own")
@@ -58,10 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--weights", action="store_true", help=words)
     words = "with --weights: the uncompressed form, for errors"
     add("--against", type=Path, metavar="PACKAGE", help=words)
+    add_shared(parser, "manifest", "cache")
 
 
 def run(options: argparse.Namespace) -> Output:
     """The forecast and predicted map of a package, its weights, or counts of a recorded plan."""
+    options.file = yield from found(options, options.file)
     is_package = options.file.suffix in _PACKAGES or options.file.is_dir()
     if options.package is not None and is_package:
         raise PlanError(f"--package is for a recorded plan, and {options.file} is a package.")

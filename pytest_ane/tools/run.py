@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ _PICTURE = ".png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The package, its inputs, and files for its outputs."""
-    parser.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    parser.add_argument(
+        "package", type=Path, help="an .mlpackage, an .mlmodelc or a shard of the manifest"
+    )
     many: dict[str, Any] = {"action": "append", "default": []}
     words = "an input from a .npy file or a picture; or one FILE.npz of all"
     parser.add_argument("--input", metavar="NAME=FILE", help=words, **many)
@@ -40,11 +42,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "with --arithmetic ane: scale sums of quantized weights after them, which is inferred"
     parser.add_argument("--scale-after", action="store_true", help=words)
     add_function(parser)
-    add_shared(parser, "memory", "time")
+    add_shared(parser, "manifest", "cache", "memory", "time")
+
+
+def found(options: argparse.Namespace, named: Path) -> Generator[str, None, Path]:
+    """The package that a path or a shard's id names; of an id a line says where it lies."""
+    if named.exists():  # Nearly always; the project takes a second to import.
+        return named
+    from pytest_ane.project.project import package_of
+
+    path, function = package_of(named, options.manifest, options.cache)
+    if path != named:
+        options.function = options.function or function
+        yield f"{named}: {path}"
+    return path
 
 
 def run(options: argparse.Namespace) -> Output:
     """Run a model once; write the outputs to files, and summarise their values."""
+    options.package = yield from found(options, options.package)
     session = open_session(
         read_any(options.package, function=options.function),
         precision=options.precision,

@@ -32,6 +32,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_shard_of_the_manifest_stands_for_its_package(folder: Path, says: Says) -> None:
+    """As in explain and diff; a line says where it lies."""
+    for name in ("one", "two"):
+        (folder / name).rmdir()
+    table = '[models.m.shard."{0}"]\nartifact = "{0}.mlpackage"\nreference = "none"\n'
+    Path("shards.toml").write_text(table.format("one") + table.format("two"))
+    where = [f"{name}: {folder / name}.mlpackage" for name in ("one", "two")]
+    assert says("run", "one", "--input", "x=x.npy")[0] == where[0]
+    assert says("explain", "m:two")[0] == f"m:two: {folder / 'two.mlpackage'}"
+    assert says("diff", "one", "two", "--input", "x=x.npy")[:2] == where
+    (line,) = says("run", "*", code=1)
+    assert line == "pytest-ane: * names 2 shards; name one, such as m:one."
+    assert "three" in says("run", "three", code=1)[-1]
+    Path("shards.toml").rename("other.toml")
+    assert says("explain", "two", "--manifest=other.toml")[0] == where[1]
+    assert "two" in says("explain", "two", code=1)[-1]
+
+
 def test_a_single_output_into_a_file(folder: Path, says: Says) -> None:
     assert says(*ONE, "--out", "y.npy") == [
         "y: float32 [1, 3] · 1 to 3 · mean 2",
