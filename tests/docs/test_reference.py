@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.gates.placement.rules import ALL_RULES
+from pytest_ane.manifest import parse
+from pytest_ane.mlprogram.errors import ManifestError
 from tests.docs import reference
-from tests.docs.pages import SITE
+from tests.docs.pages import PAGES, SITE
 
 GENERATED = [page for page in SITE if "<!-- generated: " in page.read_text(encoding="utf-8")]
 
@@ -17,6 +20,31 @@ GENERATED = [page for page in SITE if "<!-- generated: " in page.read_text(encod
 def test_generated_parts_are_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == reference.rewrite(text), "out of date; run: python -m tests.docs.reference"
+
+
+BLOCK = re.compile(r'^```toml(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+WRONG = re.compile(r"unknown key|not valid|must|at least|at most|expected|give a|given")
+"""What is said of a manifest that is wrong, and not merely a part of one."""
+BLOCKS = [
+    pytest.param(block[2], id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8")))
+    if block[1] in (None, "shards.toml")
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_manifest_on_a_page_is_one_or_a_part_of_one(tmp_path: Path, block: str) -> None:
+    try:
+        parse(block, tmp_path / "shards.toml")
+    except ManifestError as error:
+        assert [line for line in str(error).split("\n") if WRONG.search(line)] == []
+
+
+@pytest.mark.parametrize("block", ["[policy.placement]", "[models.m]\nmax-tokens = 'x'"])
+def test_a_wrong_manifest_is_found(tmp_path: Path, block: str) -> None:
+    with pytest.raises(ManifestError, match=WRONG.pattern):
+        parse(block, tmp_path / "shards.toml")
 
 
 def test_everything_generated_is_on_a_page() -> None:
