@@ -46,6 +46,7 @@ def test_a_plan() -> None:
         "ane_ops 4 -> 3",
         "gpu_ops 0 -> 1",
         "conv_ane 3 -> 2",
+        "by_device conv_ane=3/3 conv_non_ane=0 -> conv_ane=2/3 conv_non_ane=1",
     ]
 
 
