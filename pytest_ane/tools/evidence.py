@@ -372,7 +372,15 @@ def _verify_run(options: argparse.Namespace) -> Output:
         )
         audit = auditor.audit()
     rows = [
-        Row(v.gate, v.subject, v.status, row(v), allowed=auditor.allows(v)) for v in audit.verdicts
+        Row(
+            v.gate,
+            v.subject,
+            v.status,
+            row(v),
+            warned=v.status == "passed" and bool(v.warnings),
+            allowed=auditor.allows(v),
+        )
+        for v in audit.verdicts
     ]
     yield from (line.text for line in table(rows, width=terminal_width()))
     yield from (f"changed: {line}" for line in audit.changes)

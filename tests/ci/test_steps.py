@@ -72,8 +72,10 @@ def test_green(project: Project) -> None:
     runner, done = check(project)
     assert done.code == 0, done.output
     assert "::error" not in done.output
-    assert "::notice title=ane gates::ane gates: 3 passed (ane: all " in done.output
-    assert runner.summary.startswith("## ane gates: 3 passed\n\n`ane: all · shards 1 of 1 ")
+    assert "::notice title=ane gates::ane gates: 1 warned, 2 passed (ane: all " in done.output
+    assert runner.summary.startswith(
+        "## ane gates: 1 warned, 2 passed\n\n`ane: all · shards 1 of 1 "
+    )
     cases = list(ElementTree.parse(project.path / "gates.xml").iter("testcase"))
     assert len(cases) == 3
     assert (project.path / ".ane-cache").is_dir()
@@ -134,7 +136,7 @@ def test_the_installation_is_its_own_environment(project: Project, tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        ("", 0, "fidelity 1/1"),
+        ("", 0, "3 gates: 1 warned, 2 passed"),
         ("policy.unproven = 'allow'\n", 1, "changed: own.shard.good.policy.unproven fail -> allow"),
     ],
 )
