@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
@@ -16,8 +16,10 @@ from pytest_ane.report.verdict import details, reasons, remarks, row
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
     """The forecast for a system: verdict, counts, rules; `ManifestError` where `os` names none."""
-    verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package", own=True)
-    yield row(verdict)
+    policy = PlacementPolicy.model_construct(os=os)
+    yield row(judge(forecast, policy, "package", own=True))
+    # Predictions have lines of their own.
+    verdict = judge(replace(forecast, predictions=()), policy, "package", own=True)
     yield from (f"  - {reason}" for reason in reasons(verdict))
     if verdict.status != "passed":
         yield from remarks(verdict)

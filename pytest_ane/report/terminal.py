@@ -53,16 +53,16 @@ def table(
     subjects = max((len(row.name) for row in ordered), default=0)
     gates = max((_GATE, *(len(row.gate) for row in ordered)))
     for status, of_status in groupby(ordered, key=lambda row: row.label):
-        group, also = list(of_status), defaultdict[str, list[str]](list)
+        group, also = list(of_status), defaultdict[str, dict[str, Row]](dict)
         if status in (*_CAUSES, "warned") and not everything:
             for row in group:
-                also[_cause(row)].append(row.name)
-            group = [row for row in group if row.name == also[_cause(row)][0]]
+                also[_cause(row)].setdefault(row.name, row)
+            group = [next(iter(rows.values())) for rows in also.values()]
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
             text = row.summary if everything else _answer(row)
-            if others := also[_cause(row)][1:]:
+            if others := [*also[_cause(row)]][1:]:
                 text += f" · also {', '.join(others)}"
             lines = _wrapped(head, text, width)
             yield from (Line(printable(text, LONGEST), status) for text in lines)

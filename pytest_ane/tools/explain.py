@@ -82,7 +82,8 @@ def _placement(options: argparse.Namespace) -> Output:
     # The GPU's rates are those of M4 Pro.
     chip = options.chip or ("M4 Pro" if options.units == "ALL" else "M4")
     predictions = predict_model(model, options.units, chip, options.tokens)
-    placement = replace(placement, work=estimated_work(predictions))
+    work = estimated_work(predictions)
+    placement = replace(placement, work=work, predictions=predictions)
     lines = [*explain(placement, options.os, width)]
     data = []
     several = len(model.program.functions) > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +107,8 @@ def test_one_cause_of_many_shards_is_one_row_with_all_their_names() -> None:
         "5 gates: 5 failed",
     ]
     assert len(list(table(rows, everything=True))) == 6
+    parts = [replace(row, part=part) for row in rows[:2] for part in ("load", "call")]
+    assert [line.text.partition("· also ")[2] for line in table(parts)] == ["m:L01", ""]
 
 
 @pytest.mark.parametrize("width", [59, 79])

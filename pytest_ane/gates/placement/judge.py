@@ -172,7 +172,7 @@ def _answer(off: int, compute: int, why: str, undecided: Sequence[Placed] = ()) 
     if off:
         return Figure("answer", "off the ANE", note=f"{off:,} of {count}, {why}", shown=True)
     if undecided:
-        tie = min(op.margin or 0.0 for op in undecided) < _TIE
+        tie = any(op.margin is not None and op.margin < _TIE for op in undecided)
         note = why.replace("predicted", "tie") if tie else why
         return Figure("answer", "undecided", note=note, shown=True)
     return Figure("answer", "on the ANE", note=why, shown=True)
