@@ -151,6 +151,19 @@ def test_unproven_fails_unless_something_else_is_said(
     )
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_warning_is_red_where_that_is_asked_for(project: Project, *, strict: bool) -> None:
+    """A convolution that rules allow and costs keep on the CPU."""
+    options = ["--ane-warnings=error"] if strict else []
+    result = project.packages(good="none").gate(*options)
+    result.assert_outcomes(passed=3 - strict, failed=int(strict), deselected=1)
+    word, says = ("FAILED  ", "It is predicted off") if strict else ("warned  ", "off")
+    result.stdout.fnmatch_lines(
+        [f"{word} own:good  placement   {says} the ANE*",
+         "3 gates: 1 failed, 2 passed *" if strict else "3 gates: 1 warned, 2 passed *"]
+    )  # fmt: skip
+
+
 def test_allowing_unproven_allows_no_failure(project: Project) -> None:
     result = project.packages(nan="none").gate("-k", "fidelity", "--ane-unproven=allow")
     result.assert_outcomes(failed=1, deselected=3)
