@@ -73,14 +73,15 @@ def table(
 
 
 def _answer(row: Row) -> str:
-    """The figure that decides; of what is red the first reason, and a figure beyond its limit."""
+    """The figure that decides; of what is red the reason, what breaks a limit, and the origin."""
     parts = row.summary.split(" · ")
     if row.label not in _CAUSES or not row.reasons:
         return parts[0] if row.label in ("passed", "warned") else row.summary
     basis, reason = _SIMULATED * row.summary.startswith(_SIMULATED), row.reasons[0]
     parts[0] = parts[0].removeprefix(basis)
     beyond = next((p for p in parts if _BEYOND.search(p) and p not in reason), "")
-    return f"{basis}{reason} · {beyond}" if beyond else f"{basis}{reason}"
+    origin = (p for p in parts if p.startswith("recorded 2"))
+    return " · ".join(filter(None, (f"{basis}{reason}", beyond, *origin)))
 
 
 def _cause(row: Row) -> str:

@@ -118,7 +118,9 @@ def test_the_system_that_fails_decides_and_is_named(each: Project) -> None:
     record(each, NEW, *MOVED)
     result = verify(each)
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["    macOS 26: passed", "FAILED *"])
+    result.stdout.fnmatch_lines(
+        ["    macOS 26: passed", "FAILED * recorded *, macOS 27.0, CPU_AND_NE"]
+    )
 
 
 @pytest.mark.slow
@@ -127,7 +129,9 @@ def test_a_device_stands_for_its_system_and_evidence_for_the_others(each: Projec
     with Replayer(Script(NEW)):
         result = each.gate("--ane-backend=coreml", "-k", "placement")
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["    macOS 27: passed", "FAILED *"])
+    result.stdout.fnmatch_lines(
+        ["    macOS 27: passed", "FAILED * recorded *, macOS 26.7, CPU_AND_NE"]
+    )
     with Replayer(Script(OLD)):
         result = each.gate("--ane-backend=coreml", "-k", "placement")
     result.assert_outcomes(failed=1, deselected=3)

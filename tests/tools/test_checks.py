@@ -144,6 +144,10 @@ def test_bad_input_is_a_sentence(
     assert "\n" not in str(raised.value)
 
 
+def test_the_fixture_has_them(ane_check: Any) -> None:
+    assert ane_check.assert_close is assert_close
+
+
 def test_they_are_loaded_when_they_are_first_used() -> None:
     code = "import pytest_ane, sys; assert 'numpy' not in sys.modules; pytest_ane.assert_close"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -199,10 +199,9 @@ def _by_device(ops: Iterable[tuple[str, str]], plan: Summary | None = None) -> F
 
 
 def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Figure]:
-    """The answer by the weakest prediction, with devices; by the rules where they forbid an op.
+    """The answer by the weakest prediction, with devices; by rules where they forbid an op.
 
-    By the rules alone, too, where nothing is predicted.
-
+    By rules, too, where nothing is predicted.
     What does a hundredth of the work decides nothing, unless people ask for it on the ANE.
     """
     weakest = next(iter(forecast.predictions), None)
