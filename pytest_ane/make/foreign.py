@@ -78,7 +78,7 @@ def _allowed(weight: Weight, stored: FloatArray) -> Rows:
         return np.asarray(least)
     if layer and (len(weight.stages) > 1 or weight.stages[0].vector > 1):
         return np.full(len(rows), np.inf)
-    lost = np.square(spread(weight, stored), dtype=np.float64).reshape(len(rows), -1).sum(1)
+    lost = np.square(spread(weight, stored)[0], dtype=np.float64).reshape(len(rows), -1).sum(1)
     if weight.stages[0].is_quantization:
         lost = np.maximum(lost, rows.shape[1] * np.square(_scales(weight.stages[0], rows)) / 12)
     if layer:  # Of a row of few values nobody knows how far it was rounded, unless it is zero.

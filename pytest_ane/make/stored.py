@@ -72,14 +72,14 @@ def even_step(entries: DoubleArray | FloatArray) -> float:
     return step if even.mean() >= _MOST else 0.0
 
 
-def spread(kind: Weight, values: FloatArray) -> FloatArray:
-    """Root mean square of what rounding each of a compressed weight's values may have lost.
+def spread(kind: Weight, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What rounding each of a compressed weight's values may have lost: root mean square, and mean.
 
     Of a table the distance of the entries about a value over sqrt(12); of integers their scale over
     sqrt(12); of zeros that were left out the smallest value that was kept, over sqrt(3); of several
-    stages the root of the sum of squares.
+    stages the root of the sum of squares. The mean has the values' sign: they were so much smaller.
     """
-    whole = np.zeros(values.shape, np.float32)
+    whole, mean = np.zeros(values.shape, np.float32), np.zeros(values.shape, np.float32)
     for stage in (s for s in kind.stages if not s.of_table):
         if stage.op == SPARSE:
             kept = np.abs(values[values != 0])
@@ -87,8 +87,10 @@ def spread(kind: Weight, values: FloatArray) -> FloatArray:
             whole += np.where(values == 0, np.float32(smallest**2 / 3), 0).astype(np.float32)
         elif stage.is_palette or stage.is_quantization:
             for part in _parts(values.shape, stage, last="matmul" in kind.op_types):
-                whole[part] += np.square(_steps(values[part], stage)) / np.float32(12)
-    return np.sqrt(whole)
+                steps, nearer = _steps(values[part], stage)
+                whole[part] += np.square(steps) / np.float32(12)
+                mean[part] += np.float32(nearer) * values[part]
+    return np.sqrt(whole), mean
 
 
 def _parts(shape: tuple[int, ...], stage: Stage, *, last: bool) -> Iterator[Any]:
@@ -105,14 +107,19 @@ def _parts(shape: tuple[int, ...], stage: Stage, *, last: bool) -> Iterator[Any]
         )
 
 
-def _steps(values: FloatArray, stage: Stage) -> FloatArray:
-    """How far apart the values that are stored lie about each value."""
+def _steps(values: FloatArray, stage: Stage) -> tuple[FloatArray, float]:
+    """How far apart the values that are stored lie about each value; how much nearer to zero, as a
+    share of them, lay what they stand for.
+
+    Entries of k-means are the means of that, so nothing.
+    """
     entries, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     if len(entries) < min(_EXACT, 2**stage.nbits):
-        return np.zeros(values.shape, np.float32)
+        return np.zeros(values.shape, np.float32), 0.0
     gaps = np.diff(entries)
     if stage.is_quantization:  # Integers that no value has are left out: steps are equal.
-        return np.full(values.shape, _common(gaps), np.float32)
+        step = _common(gaps)
+        return np.full(values.shape, step, np.float32), _nearer(entries, counts, step)
     steps = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
     if step := even_step(entries):
         steps[:] = step
@@ -120,7 +127,19 @@ def _steps(values: FloatArray, stage: Stage) -> FloatArray:
         steps[[0, -1]] *= _TAIL
         steps *= _DENSE * np.sqrt(1 - 1 / counts)  # A mean of few is near all of them.
     at = np.clip(np.searchsorted(entries, values), 0, len(entries) - 1)
-    return np.asarray(steps[at], np.float32)
+    return np.asarray(steps[at], np.float32), _nearer(entries, counts, step) if step else 0.0
+
+
+def _nearer(entries: FloatArray, counts: Any, step: float) -> float:
+    """How much nearer to zero than even entries lay what they stand for.
+
+    Of a density f, those of an entry x lie on average step^2 / 12 times f'(x) / f(x) beside it. The
+    mean of that times x is, by parts, step^2 / 12 times x f(x) at both ends, less one: nothing of
+    uniform weights, and of normal ones as much as their variance lost.
+    """
+    x, n = entries.astype(np.float64), counts / counts.sum()
+    ends = ((x[-1] + step / 2) * n[-1] - (x[0] - step / 2) * n[0]) / step
+    return float(step**2 / 12 / (x**2 @ n) * np.clip(1 - ends, 0, 1))
 
 
 def _common(gaps: FloatArray) -> float:

@@ -19,7 +19,7 @@ _RMS = 10
 """How many times smaller than any position's error that of all must be, as a root mean square."""
 _GAIN = 0.02
 """From this difference from 1 a gain is named."""
-_RED, _MOST = 1.7, 0.5
+_RED, _MOST = 1.6, 0.5
 """Times what right packages reach, beyond which an error is no compression's, unless that explains
 the second, as a share of what the shard adds."""
 _ITSELF = 5
