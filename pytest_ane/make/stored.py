@@ -108,10 +108,9 @@ def _parts(shape: tuple[int, ...], stage: Stage, *, last: bool) -> Iterator[Any]
 
 
 def _steps(values: FloatArray, stage: Stage) -> tuple[FloatArray, float]:
-    """How far apart the values that are stored lie about each value; how much nearer to zero, as a
-    share of them, lay what they stand for.
+    """How far apart the values that are stored lie about each; how much nearer to zero they were.
 
-    Entries of k-means are the means of that, so nothing.
+    That is a share of them all: nothing of a table by k-means, whose entries are means.
     """
     entries, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     if len(entries) < min(_EXACT, 2**stage.nbits):
@@ -133,8 +132,8 @@ def _steps(values: FloatArray, stage: Stage) -> tuple[FloatArray, float]:
 def _nearer(entries: FloatArray, counts: Any, step: float) -> float:
     """How much nearer to zero than even entries lay what they stand for.
 
-    Of a density f, those of an entry x lie on average step^2 / 12 times f'(x) / f(x) beside it. The
-    mean of that times x is, by parts, step^2 / 12 times x f(x) at both ends, less one: nothing of
+    Where their density is f, what an entry x stands for lies on average step^2 / 12 times
+    f'(x) / f(x) beside it. The mean of that times x is, by parts, step^2 / 12 times x f(x) at both ends, less one: nothing of
     uniform weights, and of normal ones as much as their variance lost.
     """
     x, n = entries.astype(np.float64), counts / counts.sum()
