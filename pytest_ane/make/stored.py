@@ -133,8 +133,8 @@ def _nearer(entries: FloatArray, counts: Any, step: float) -> float:
     """How much nearer to zero than even entries lay what they stand for.
 
     Where their density is f, what an entry x stands for lies on average step^2 / 12 times
-    f'(x) / f(x) beside it. The mean of that times x is, by parts, step^2 / 12 times x f(x) at both ends, less one: nothing of
-    uniform weights, and of normal ones as much as their variance lost.
+    f'(x) / f(x) beside it. The mean of that times x is, by parts, step^2 / 12 times x f(x) at both
+    ends, less one: nothing of uniform weights, and of normal ones as much as their variance lost.
     """
     x, n = entries.astype(np.float64), counts / counts.sum()
     ends = ((x[-1] + step / 2) * n[-1] - (x[0] - step / 2) * n[0]) / step
