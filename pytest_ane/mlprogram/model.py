@@ -16,8 +16,12 @@ from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.package import package_functions, parse_package, pipeline_of, read_package
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 
-__all__ = ["byte_size", "counterpart", "entry_points", "is_pipeline", "load", "only_program",
+__all__ = ["SUFFIXES", "byte_size", "counterpart", "entry_points", "is_pipeline", "load",
+           "only_program",
            "read_any", "read_functions", "read_model"]  # fmt: skip
+
+SUFFIXES = (".mlpackage", ".mlmodelc")
+"""Of packages, and of what Core ML compiles them to."""
 
 
 def entry_points(path: Path) -> tuple[str, ...]:

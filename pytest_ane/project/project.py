@@ -37,7 +37,7 @@ from pytest_ane.mlprogram.errors import (
     ProgramError,
     SourceError,
 )
-from pytest_ane.mlprogram.model import counterpart, read_any, read_model
+from pytest_ane.mlprogram.model import SUFFIXES, counterpart, read_any, read_model
 from pytest_ane.mlprogram.pairing import program_digest, same_form
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
@@ -486,9 +486,6 @@ class OpenShard:
         return self.project.converted(self.shard)
 
 
-_PACKAGES = (".mlpackage", ".mlmodelc")
-
-
 def package_of(named: Path, manifest: Path | None, cache: Path | None) -> tuple[Path, str | None]:
     """The package, and perhaps its function, that a path or the id of a manifest's shard names.
 
@@ -496,7 +493,7 @@ def package_of(named: Path, manifest: Path | None, cache: Path | None) -> tuple[
     it. `ManifestError` where an id names none or several, other errors as of `Project.artifact`.
     """
     known = manifest is not None or Path("shards.toml").is_file()
-    if named.suffix in _PACKAGES or not known:
+    if named.suffix in SUFFIXES or not known:
         return named, None
     project = read_project(manifest, cache, backend_name="cpu")
     shards = select(project.manifest, str(named), "the package")

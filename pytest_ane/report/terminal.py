@@ -61,7 +61,7 @@ def table(
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
-            text = row.summary if everything else _answer(row)
+            text = row.summary if everything else answer(row)
             if others := [*also[_cause(row)]][1:]:
                 text += f" · also {', '.join(others)}"
             lines = _wrapped(head, text, width)
@@ -72,7 +72,7 @@ def table(
     yield from (Line(text) for text in _wrapped("", says, width))
 
 
-def _answer(row: Row) -> str:
+def answer(row: Row) -> str:
     """The figure that decides; of what is red the reason, what breaks a limit, and the origin."""
     parts = row.summary.split(" · ")
     if row.label not in _CAUSES or not row.reasons:
@@ -86,7 +86,7 @@ def _answer(row: Row) -> str:
 
 def _cause(row: Row) -> str:
     """The first reason without its numbers and the shard's name; equal ones have one cause."""
-    reason = _answer(row).replace(row.subject.rpartition(":")[2], "")
+    reason = answer(row).replace(row.subject.rpartition(":")[2], "")
     return f"{row.gate} {_NUMBERS.sub('', reason)}"
 
 

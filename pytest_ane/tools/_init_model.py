@@ -214,6 +214,16 @@ def choose_prompts(model: Described) -> Prompts:
     return Prompts(prompts, count * (length - 1), why)
 
 
+def stack_prompts(vocabulary: int, context: int, texts: bool) -> list[dict[str, Any]]:
+    """Prompts of a chain of packages: texts where a tokenizer is at hand, else random ids."""
+    if texts:
+        named = [(name, text) for name, form, text in _PROMPTS if form == "text"]
+        return [{"name": name, "text": text} for name, text in named]
+    length, rng = min(_IDS, context - _GREEDY), np.random.default_rng(_SEED)
+    rows = rng.integers(0, vocabulary, (-(-MIN_POSITIONS // (length - 1)), length)).tolist()
+    return [{"name": f"ids{i}", "ids": row} for i, row in enumerate(rows)]
+
+
 MAX_ROWS = 16_384
 """Rows of a head's slice: more outputs of a product by a constant may exceed the ANE's limit (rule
 R032), and no axis but the channels' may be longer before A16 and M4 (rule R030)."""

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,7 +23,7 @@ from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.manifest.problems import dotted, toml_text
 from pytest_ane.mlprogram.digests import tree_bytes, tree_digest
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.mlprogram.model import counterpart, entry_points, read_any, read_model
+from pytest_ane.mlprogram.model import SUFFIXES, counterpart, entry_points, read_any, read_model
 from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
 from pytest_ane.mlprogram.text import printable, size_ratio
 from pytest_ane.probes.domains import domains
@@ -31,11 +32,12 @@ from pytest_ane.probes.inputs import COVERED, Domain
 
 
 class Made(NamedTuple):
-    """A manifest to be written, lines for the person, and the same as data."""
+    """A manifest to be written, lines for the person, the same as data, and files beside it."""
 
     text: str
     lines: tuple[str, ...]
     facts: Mapping[str, Any]
+    files: Mapping[str, bytes] = MappingProxyType({})
 
 
 def render(template: str, **values: object) -> str:
@@ -71,8 +73,18 @@ _IOS = {6: "15", 7: "16", 8: "17", 9: "18"}
 """Deployment targets by specification version."""
 
 
-def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: Path) -> Made:
-    """A manifest of packages, a shard each, with a line on each and what to run next."""
+def of_packages(
+    packages: Sequence[Path],
+    references: Sequence[str],
+    manifest: Path,
+    ids: Sequence[str] = (),
+    alone: Sequence[str] = (),
+) -> Made:
+    """A manifest of packages, a shard each, with a line on each and what to run next.
+
+    Shards are called as `ids` says, else after their packages; those of `alone` are their own
+    uncompressed form.
+    """
     if references and len(references) != len(packages):
         raise ManifestError(
             f"{len(packages)} --package and {len(references)} --reference were given; give one for "
@@ -83,8 +95,12 @@ def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: P
             raise ManifestError(f"--package {package}: no such package; check the path.")
     shards = [
         _shard(shard, path, _reference(path, text), manifest.absolute().parent)
+        | {"alone": shard in alone}
         for shard, path, text in zip(
-            package_ids(packages), packages, references or ["none"] * len(packages), strict=True
+            ids or package_ids(packages),
+            packages,
+            references or ["none"] * len(packages),
+            strict=True,
         )
     ]
     text = render("packages.toml.jinja", shards=shards)
@@ -114,7 +130,7 @@ def _reference(package: Path, text: str) -> Path | None:
         if not any(names <= each for each in known):
             _refuse(text, package, names, set().union(*known))
         return path
-    if path.suffix not in (".mlpackage", ".mlmodelc"):
+    if path.suffix not in SUFFIXES:
         raise ManifestError(
             f"--reference {text}: must be a .mlpackage, a .mlmodelc, golden .safetensors or .npz, "
             "or 'none'."

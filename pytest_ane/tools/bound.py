@@ -24,6 +24,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.executor.shapes import largest_tokens
 from pytest_ane.mlprogram.groups import grouped
+from pytest_ane.mlprogram.model import SUFFIXES
 from pytest_ane.mlprogram.strict_json import first_error
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
@@ -34,7 +35,6 @@ from pytest_ane.tools._costs import Costs, costs_of
 from pytest_ane.tools._devices import THIS_MACHINE, Device, choose_device
 
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
-_PACKAGES = (".mlpackage", ".mlmodelc")
 _MOST = 64
 """Largest T of a package that a manifest does not describe."""
 _GIGA, _TERA = 1e9, 1e12
@@ -70,12 +70,12 @@ def run(options: argparse.Namespace) -> Output:
     if options.path and options.manifest:
         raise ManifestError(f"Give {options.path} or --manifest {options.manifest}, not both.")
     path: Path = options.path or options.manifest or Path("shards.toml")
-    if path.suffix not in _PACKAGES and not path.is_file():
+    if path.suffix not in SUFFIXES and not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
     figures = {name: getattr(options, name) for name in ("bandwidth", "peak", "lanes")}
     device = choose_device(options.device, Cache(options.cache).root, figures)
-    if path.suffix in _PACKAGES:
+    if path.suffix in SUFFIXES:
         name, groups = path.name, [Group("package", path.name, 1, costs_of(path))]
         most = largest_tokens(path, _MOST)
     else:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> Output:
     yield from lines(name, device, groups, calls, speeds)
     return {
         "command": "bound",
-        **({} if path.suffix in _PACKAGES else {"model": name}),
+        **({} if path.suffix in SUFFIXES else {"model": name}),
         "name": name,
         "device": device,
         "groups": [{"kind": g.kind, "subject": g.subject, "count": g.count} for g in groups],

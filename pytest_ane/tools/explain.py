@@ -18,7 +18,7 @@ from pytest_ane.gates.verdict import counted
 from pytest_ane.make import Distortion, compare_weights, take_census
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import PlanError
-from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.model import SUFFIXES, counterpart, read_model
 from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.report.arithmetic import wrapped
 from pytest_ane.report.placement import (
@@ -32,7 +32,6 @@ from pytest_ane.report.table import table
 from pytest_ane.tools.run import found
 
 EXAMPLE = "pytest-ane explain encoder.mlpackage --os 'macOS 15'"
-_PACKAGES = (".mlpackage", ".mlmodelc")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """The forecast and predicted map of a package, its weights, or counts of a recorded plan."""
     options.file = yield from found(options, options.file)
-    is_package = options.file.suffix in _PACKAGES or options.file.is_dir()
+    is_package = options.file.suffix in SUFFIXES or options.file.is_dir()
     if options.package is not None and is_package:
         raise PlanError(f"--package is for a recorded plan, and {options.file} is a package.")
     if options.against is not None and not options.weights:

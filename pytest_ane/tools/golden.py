@@ -13,7 +13,7 @@ from pytest_ane.cli.options import add_function, add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import GOLDEN, Input, Probes, Shard, select
 from pytest_ane.mlprogram.errors import GoldenError
-from pytest_ane.mlprogram.model import counterpart
+from pytest_ane.mlprogram.model import SUFFIXES, counterpart
 from pytest_ane.probes.cases import as_array
 from pytest_ane.probes.error_budget import run_cases
 from pytest_ane.probes.golden import write_golden
@@ -25,7 +25,6 @@ from pytest_ane.project.project import default_backend, identities, read_project
 EXAMPLE = "pytest-ane golden record L01 --out L01.safetensors"
 Recorded: TypeAlias = tuple[Mapping[str, Any], dict[str, Any]]
 """Tensors and metadata of a file of golden tensors."""
-_PACKAGES = (".mlpackage", ".mlmodelc")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> Output:
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors or an .npz file.")
     if out.exists() and not options.overwrite:
         raise GoldenError(f"{out} exists; --overwrite replaces it.")
-    if options.what.rstrip("/").endswith(_PACKAGES):
+    if options.what.rstrip("/").endswith(SUFFIXES):
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
         probes, package = Probes(kinds=("gaussian",)), Path(options.what)

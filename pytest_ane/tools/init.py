@@ -6,14 +6,15 @@ import argparse
 import json
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import json_schema
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.project.suite import shipped
-from pytest_ane.tools._init_model import scaffold
 from pytest_ane.tools._init_packages import Made, of_packages, render
+from pytest_ane.tools._init_source import SOURCES, of_source
 
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
@@ -22,11 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder, the model that the manifest is of, and whether gates are written."""
     add = parser.add_argument
     add("folder", nargs="?", type=Path, default=Path(), help="default: here")
-    words = (
-        "a model: a folder of safetensors with its config.json, a GGUF file, or a repository "
-        "of the Hugging Face cache, as Qwen/Qwen3-0.6B"
-    )
-    add("--from", dest="source", metavar="SOURCE", help=words)
+    add("--from", dest="source", metavar="SOURCE", help=SOURCES)
     add("--no-gates", dest="gates", action="store_false", help="write the manifest only")
     words = "a package of yours for the manifest to gate; may be given several times"
     add("--package", action="append", type=Path, default=[], metavar="PACKAGE", help=words)
@@ -59,8 +56,7 @@ def run(options: argparse.Namespace) -> Output:
     made = _made(options, manifest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest.write_text(made.text, encoding="utf-8")
-        yield f"wrote {manifest}"
+        yield from save(made, manifest)
         if options.gates:
             shutil.copytree(shipped(), own, ignore=shutil.ignore_patterns("__pycache__"))
             yield f"wrote {own} (used in place of the gates that pytest-ane ships)"
@@ -73,6 +69,15 @@ def run(options: argparse.Namespace) -> Output:
     return {"written": files, **made.facts}
 
 
+def save(made: Made, manifest: Path) -> Iterator[str]:
+    """Write a manifest, and what belongs beside it."""
+    manifest.write_text(made.text, encoding="utf-8")
+    yield f"wrote {manifest}"
+    for name, data in made.files.items():
+        manifest.with_name(name).write_bytes(data)
+        yield f"wrote {manifest.with_name(name)}"
+
+
 def _made(options: argparse.Namespace, manifest: Path) -> Made:
     packages = options.package or options.reference
     if options.source is not None and packages:
@@ -80,7 +85,7 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
             "--from and --package were both given; a manifest is of one or the other."
         )
     if options.source is not None:
-        return scaffold(options.source, manifest)
+        return of_source(options.source, manifest)
     if packages:
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})

@@ -26,7 +26,7 @@ from pytest_ane.manifest.problems import toml_text
 from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, label
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.metrics.tensors import in_words
-from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.model import SUFFIXES, counterpart, read_model
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.project.entries import expanded
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> Output:
 
 def _project(options: argparse.Namespace) -> Project:
     shards, against, cache = options.shards, options.against, options.cache
-    if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
+    if (package := Path(shards)).suffix in SUFFIXES:
         alone = expanded(package_manifest(package.absolute()))
         plain = against and against.absolute()
         update = {"reference": plain, "uncompressed": plain} if plain else {}

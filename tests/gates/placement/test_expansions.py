@@ -148,7 +148,7 @@ def test_fp32_inside_a_loop_is_no_second_reason() -> None:
 def test_a_stack_as_anemll_lays_it_out_is_green_and_names_its_index_arithmetic(
     tmp_path: Path,
 ) -> None:
-    from tests.gates.placement.anemll import save_stack
+    from tests.anemll import save_stack
 
     told = {}
     for name, path in save_stack(tmp_path).items():

@@ -6,6 +6,7 @@ on one state, written at an int32 position; a head of eight 1x1 convolutions wit
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -166,4 +167,46 @@ def save_stack(folder: Path) -> dict[str, Path]:
             ct.utils.save_multifunction(several, str(found[f"chunk{number}"]))
     outputs = tuple(f"logits{number}" for number in range(1, PARTS + 1))
     convert(Head(), [tensor("hidden_states", 1, 1, WIDTH)], found["lm_head"], outputs)
+    return found
+
+
+def save_folder(folder: Path, name: str = "tiny", *, lut: int | None = None) -> dict[str, Path]:
+    """The same as its converter leaves it: files by role and bits, and `meta.yaml`.
+
+    With `lut`, weights have palettes of so many bits.
+    """
+    from pytest_ane.cli import main
+
+    parts = folder / "parts"
+    parts.mkdir(parents=True)
+    stack, bits = save_stack(parts), "" if lut is None else f"_lut{lut}"
+    names = {"embeddings": f"{name}_embeddings", "lm_head": f"{name}_lm_head{bits}"}
+    names |= {f"chunk{i}": f"{name}_FFN_PF{bits}_chunk_0{i}of02" for i in (1, 2)}
+    found = {role: folder / f"{file}.mlpackage" for role, file in names.items()}
+    for role, path in stack.items():
+        if lut is None or role == "embeddings":
+            path.rename(found[role])
+        else:
+            options = [f"--nbits={lut}", "--granularity=per_tensor", "-o", str(found[role])]
+            assert main(["compress", str(path), *options]) == 0
+    shutil.rmtree(parts)
+    kinds = f"lut_embeddings: none\n    lut_ffn: {lut}\n    lut_lmhead: {lut}"
+    (folder / "meta.yaml").write_text(
+        f"""model_info:
+  name: anemll-{name}-ctx{CONTEXT}
+  version: 0.3.4
+  description: |
+    Runs {name}
+    Context length: {CONTEXT}
+  architecture: llama
+  parameters:
+    context_length: {CONTEXT}
+    batch_size: {BATCH}
+    {kinds}
+    num_chunks: {LAYERS}
+    model_prefix: {name}
+    embeddings: {name}_embeddings.mlmodelc
+    split_lm_head: {PARTS}
+"""
+    )
     return found

@@ -1,0 +1,162 @@
+"""`pytest-ane try`: gate what you have, with one command: is it right, will it run on the ANE?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_ane.cli.output import Failed, Output
+from pytest_ane.gates.verdict import counted, some
+from pytest_ane.manifest import Shard, parse
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.groups import grouped
+from pytest_ane.mlprogram.model import SUFFIXES
+from pytest_ane.report.run import Row, read_run, verdict_of
+from pytest_ane.report.terminal import answer
+from pytest_ane.tools._init_model import model_name
+from pytest_ane.tools._init_packages import Made
+from pytest_ane.tools._init_source import SOURCES, of_source
+from pytest_ane.tools.init import save
+
+EXAMPLE = "pytest-ane try encoder.mlpackage --reference encoder-fp16.mlpackage"
+_SMALL = 100_000_000
+"""Bytes of packages, or of a model's fp16, up to which all shards are gated at once."""
+_KEPT = ".written.toml"
+"""A copy of what was written: a manifest that differs from it was edited, and is kept."""
+_RIGHT = ("fidelity", "hazards", "behaviour")
+_RED = 1
+"""pytest's exit code where tests failed; it has others for what kept it from running."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is tried, what it is held against, and where that is written."""
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help=SOURCES)
+    words = "of a package: what it is compared with, such as its uncompressed form; of a folder "
+    words += "of packages another one, with packages of the same names"
+    add("--reference", action="append", default=[], metavar="REFERENCE", help=words)
+    words = "of a torch module: the shape of an input, as x=1,3,224,224"
+    add("--input", action="append", default=[], metavar="NAME=SHAPE", help=words)
+    add("--shards", help="which (default: all of what is small, else the first of each kind)")
+    add("--out", type=Path, metavar="DIR", help="where to write (default: try-NAME)")
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Write a manifest into a folder of its own, run the gates, and say in three lines what came.
+
+    `Failed` where a gate is red.
+    """
+    folder: Path = options.out or Path(f"try-{_name(options.source)}")
+    manifest = folder / "shards.toml"
+    kept = manifest.with_name(_KEPT)
+    if manifest.exists() and not (kept.exists() and kept.read_bytes() == manifest.read_bytes()):
+        yield f"{manifest} is yours, and used as it is; --out DIR begins anew"
+        made, text = None, manifest.read_text(encoding="utf-8")
+    else:
+        made = of_source(options.source, manifest, options.reference, options.input)
+        text = made.text
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            yield from save(made, manifest)
+            kept.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
+        yield from (line for line in made.lines if not line.startswith(("next: ", "then: ")))
+    shards = parse(text, manifest).shards
+    chosen = options.shards or ",".join(_first(shards, made))
+    code = _pytest(folder, chosen, quiet=options.json)
+    if code not in (0, _RED):
+        raise ManifestError(f"pytest ended with exit code {code}, before the gates were through.")
+    rows = read_run(folder / "run.jsonl").rows
+    answers = {
+        "right?": _right(rows, shards),
+        "on the ANE?": _on_the_ane(rows),
+        "next:": _next(rows, shards, folder, chosen),
+    }
+    yield from (f"{question:<12} {said}" for question, said in answers.items())
+    red = [row for row in rows if row.red]
+    facts = {"folder": folder, "page": folder / "report.html", "red": len(red), **answers}
+    return Failed(f"red: {len(red)} of {counted(len(rows), 'gate')}.", facts) if red else facts
+
+
+def _name(source: str) -> str:
+    path = Path(source.rpartition(":")[2]) if ":" in source else Path(source).expanduser()
+    path = path.absolute()
+    return model_name(path.with_suffix("") if path.suffix in SUFFIXES else path)
+
+
+def _first(shards: Sequence[Shard], made: Made | None) -> list[str]:
+    """All shards of what is small; else the first of each kind, told by its id."""
+    sizes = made.facts.get("shards") if made else None
+    if isinstance(sizes, dict):
+        size = sum(each.fp16 for each in sizes.values())
+    else:
+        size = sum(tree_bytes(shard.artifact) for shard in shards if shard.artifact)
+    kinds = grouped((shard.id.rstrip("0123456789"), shard.id) for shard in shards)
+    return ["all"] if size <= _SMALL else [ids[0] for ids in kinds.values()]
+
+
+def _pytest(folder: Path, shards: str, *, quiet: bool) -> int:
+    """Run the gates as the next command says, but for configuration of folders above."""
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--tb=no", "-rN", "-c", os.devnull, "--rootdir", ".",
+        "--confcutdir", ".", "-p", "no:cacheprovider", f"--ane-shards={shards}", "-m", "gate",
+        "--ane-report=run.jsonl", "--ane-report=report.html",
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=folder, stdout=2 if quiet else None).returncode
+
+
+def _right(rows: Sequence[Row], shards: Sequence[Shard]) -> str:
+    asked = [row for row in rows if row.gate in _RIGHT]
+    compared = {shard.qualified for shard in shards if shard.reference != "none"}
+    if not compared and not any(row.status == "failed" for row in asked):
+        return "not known: nobody said what it should give (--reference)"
+    if worst := next((row for row in asked if row.red), None):
+        word = "not known" if worst.status == "unproven" else "no"
+        return f"{word}: {_short(worst)} {worst.gate}: {answer(worst)}"
+    held = [r for r in asked if r.gate == "fidelity" and r.subject.partition("[")[0] in compared]
+    if not held:
+        return "not known: no shard with a reference was asked"
+    whole = next((f", {answer(row)}" for row in asked if row.gate == "behaviour"), "")
+    names = [*dict.fromkeys(map(_short, held))]
+    of = f" of {len(shards)} shards" * (len(names) < len(shards))
+    return f"yes: {some(names, 3)}{of}: {answer(min(held, key=_margin))}{whole}"
+
+
+def _short(row: Row) -> str:
+    """A shard without its model's name."""
+    return row.subject.rpartition(":")[2]
+
+
+def _margin(row: Row) -> float:
+    verdict = verdict_of(row.data)
+    return min((figure.headroom for figure in verdict.figures), default=0.0) if verdict else 0.0
+
+
+def _on_the_ane(rows: Sequence[Row]) -> str:
+    """`no` where a shard is off it or red for another reason, `undecided` where one is."""
+    asked = [row for row in rows if row.gate == "placement"]
+    for word, said in (("no", "off the ANE"), ("undecided", "undecided"), ("yes", "on the ANE")):
+        if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
+            why = answer(alike[0]).removeprefix(said).strip()
+            separate = " " if why.startswith("(") else ": "
+            return f"{word}: {some(map(_short, alike), 3)}{separate}{why}"
+    return "not asked"
+
+
+def _next(rows: Sequence[Row], shards: Sequence[Shard], folder: Path, chosen: str) -> str:
+    red = next((row for row in rows if row.red), None)
+    off = next((r for r in rows if r.gate == "placement" and not answer(r).startswith("on ")), None)
+    steps = ["pytest --ane-shards=all -m gate"] * (red is None and chosen != "all")
+    if red is not None and red.gate in _RIGHT and ":" in red.subject:
+        steps.append(f"pytest-ane blame {red.subject.partition(':')[2]}")
+    if off is not None:
+        steps.append(f"pytest-ane explain {off.subject.partition(':')[2].partition('[')[0]}")
+    here = f" · cd {shlex.quote(str(folder))}, then: {', '.join(steps)}" if steps else ""
+    return f"{folder / 'report.html'}{here}"
