@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.pathlib import bestrelpath
 
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.make.shared_store import without_credentials
@@ -123,7 +124,9 @@ def _last(config: pytest.Config, rows: Sequence[Row], reports: Sequence[pytest.T
     slowest = max(rows, key=lambda row: seconds[row.test])
     files = report_files(config, records=False)
     took = f" · slowest: {slowest.name} {slowest.gate}, {seconds[slowest.test]:.1f} s"
-    return took * (len(rows) > 1) + "".join(f" · report: {file}" for file in files)
+    return took * (len(rows) > 1) + "".join(
+        f" · report: {bestrelpath(config.invocation_params.dir, file)}" for file in files
+    )
 
 
 def row_of(report: Any) -> Row | None:

@@ -23,7 +23,7 @@ _CI = [*(ROOT / ".ci/run").read_text().splitlines(), *(ROOT / "Makefile").read_t
 CI = {word for line in _CI if line.startswith(("make ", "test-all: ")) for word in line.split()}
 HEAVY = [pytest.mark.heavy, pytest.mark.drawn]
 STEPS = {page: sessions.steps(page) for page in PAGES}
-_GUIDES = ("own-gate", "own-tests", "history", "writeup")
+_GUIDES = ("own-gate", "own-tests", "try", "history", "writeup")
 SESSIONS = [
     ROOT / "README.md",
     ROOT / "docs/tutorial.md",
