@@ -56,13 +56,13 @@ def table(
         group, also = list(of_status), defaultdict[str, dict[str, Row]](dict)
         if status in (*_CAUSES, "warned") and not everything:
             for row in group:
-                also[_cause(row)].setdefault(row.name, row)
+                also[cause_of(row)].setdefault(row.name, row)
             group = [next(iter(rows.values())) for rows in also.values()]
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
             text = row.summary if everything else answer(row)
-            if others := [*also[_cause(row)]][1:]:
+            if others := [*also[cause_of(row)]][1:]:
                 text += f" · also {', '.join(others)}"
             lines = _wrapped(head, text, width)
             yield from (Line(printable(text, LONGEST), status) for text in lines)
@@ -84,7 +84,7 @@ def answer(row: Row) -> str:
     return " · ".join(filter(None, (f"{basis}{reason}", beyond, *origin)))
 
 
-def _cause(row: Row) -> str:
+def cause_of(row: Row) -> str:
     """The first reason without its numbers and the shard's name; equal ones have one cause."""
     reason = answer(row).replace(row.subject.rpartition(":")[2], "")
     return f"{row.gate} {_NUMBERS.sub('', reason)}"

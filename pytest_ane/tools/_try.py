@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_ane.cli.output import Failed, Output
-from pytest_ane.gates.verdict import counted, some
+from pytest_ane.gates.verdict import counted
 from pytest_ane.manifest import Shard, parse
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.model import SUFFIXES
-from pytest_ane.report.run import Row, read_run, verdict_of
+from pytest_ane.report.answers import on_the_ane, right
+from pytest_ane.report.run import Row, read_run
 from pytest_ane.report.terminal import answer
 from pytest_ane.tools._init_model import model_name
 from pytest_ane.tools._init_packages import Made
@@ -29,7 +30,6 @@ _SMALL = 100_000_000
 """Bytes of packages, or of a model's fp16, up to which all shards are gated at once."""
 _KEPT = ".written.toml"
 """A copy of what was written: a manifest that differs from it was edited, and is kept."""
-_RIGHT = ("fidelity", "hazards", "behaviour")
 _RED = 1
 """pytest's exit code where tests failed; it has others for what kept it from running."""
 
@@ -75,9 +75,9 @@ def run(options: argparse.Namespace) -> Output:
         raise ManifestError(f"pytest ended with exit code {code}, before the gates were through.")
     rows = read_run(folder / "run.jsonl").rows
     answers = {
-        "right?": _right(rows, shards),
-        "on the ANE?": _on_the_ane(rows),
-        "next:": _next(rows, shards, folder, chosen),
+        "right?": right(rows, len(shards)).line,
+        "on the ANE?": on_the_ane(rows).line,
+        "next:": _next(rows, folder, chosen),
     }
     yield from (f"{question:<12} {said}" for question, said in answers.items())
     red = [row for row in rows if row.red]
@@ -112,49 +112,11 @@ def _pytest(folder: Path, shards: str, *, quiet: bool) -> int:
     return subprocess.run(command, cwd=folder, stdout=2 if quiet else None).returncode
 
 
-def _right(rows: Sequence[Row], shards: Sequence[Shard]) -> str:
-    asked = [row for row in rows if row.gate in _RIGHT]
-    compared = {shard.qualified for shard in shards if shard.reference != "none"}
-    if not compared and not any(row.status == "failed" for row in asked):
-        return "not known: nobody said what it should give (--reference)"
-    if worst := next((row for row in asked if row.red), None):
-        word = "not known" if worst.status == "unproven" else "no"
-        return f"{word}: {_short(worst)} {worst.gate}: {answer(worst)}"
-    held = [r for r in asked if r.gate == "fidelity" and r.subject.partition("[")[0] in compared]
-    if not held:
-        return "not known: no shard with a reference was asked"
-    whole = next((f", {answer(row)}" for row in asked if row.gate == "behaviour"), "")
-    names = [*dict.fromkeys(map(_short, held))]
-    of = f" of {len(shards)} shards" * (len(names) < len(shards))
-    return f"yes: {some(names, 3)}{of}: {answer(min(held, key=_margin))}{whole}"
-
-
-def _short(row: Row) -> str:
-    """A shard without its model's name."""
-    return row.subject.rpartition(":")[2]
-
-
-def _margin(row: Row) -> float:
-    verdict = verdict_of(row.data)
-    return min((figure.headroom for figure in verdict.figures), default=0.0) if verdict else 0.0
-
-
-def _on_the_ane(rows: Sequence[Row]) -> str:
-    """`no` where a shard is off it or red for another reason, `undecided` where one is."""
-    asked = [row for row in rows if row.gate == "placement"]
-    for word, said in (("no", "off the ANE"), ("undecided", "undecided"), ("yes", "on the ANE")):
-        if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
-            why = answer(alike[0]).removeprefix(said).strip()
-            separate = " " if why.startswith("(") else ": "
-            return f"{word}: {some(map(_short, alike), 3)}{separate}{why}"
-    return "not asked"
-
-
-def _next(rows: Sequence[Row], shards: Sequence[Shard], folder: Path, chosen: str) -> str:
+def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
     red = next((row for row in rows if row.red), None)
     off = next((r for r in rows if r.gate == "placement" and not answer(r).startswith("on ")), None)
     steps = ["pytest --ane-shards=all -m gate"] * (red is None and chosen != "all")
-    if red is not None and red.gate in _RIGHT and ":" in red.subject:
+    if red is not None and red.gate == "fidelity":
         steps.append(f"pytest-ane blame {red.subject.partition(':')[2]}")
     if off is not None:
         steps.append(f"pytest-ane explain {off.subject.partition(':')[2].partition('[')[0]}")

@@ -6,18 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.manifest import parse
 from pytest_ane.report.run import Row
-from pytest_ane.tools._try import _next, _on_the_ane, _right
+from pytest_ane.tools._try import _next
 from tests.anemll import save_folder
 from tests.packages import save_layers
 from tests.tools.conftest import AsJson, Says
-
-SHARDS = parse(
-    '[models.mine.shard.a]\nartifact = "a.mlpackage"\nreference = "b.mlpackage"\n'
-    '[models.mine.shard.b]\nartifact = "b.mlpackage"\nreference = "none"\n',
-    Path("shards.toml"),
-).shards
 
 
 def row(gate: str, shard: str, status: str, summary: str, *reasons: str) -> Row:
@@ -26,36 +19,16 @@ def row(gate: str, shard: str, status: str, summary: str, *reasons: str) -> Row:
 
 GREEN = row("fidelity", "a", "passed", "cosine 0.9990 (needs 0.97)")
 RED = row("fidelity", "a", "failed", "cosine 0.5 < 0.97", "wrong function: 0.4 is wrong")
-OPEN = row("fidelity", "a", "unproven", "no probe is live", "no probe is live")
 ON = row("placement", "a", "passed", "on the ANE (predicted: M4)")
 OFF = row("placement", "b", "passed", "off the ANE (3 of 4 ops) · conv_ane=0/1")
-TIE = row("placement", "a", "passed", "undecided (predicted: M4)")
-LSTM = row("placement", "a", "failed", "1 op", "lstm is ineligible")
-
-
-def test_is_it_right() -> None:
-    assert _right([GREEN, ON], SHARDS) == "yes: a of 2 shards: cosine 0.9990 (needs 0.97)"
-    assert _right([RED, ON], SHARDS).startswith("no: a fidelity: wrong function")
-    assert _right([OPEN, GREEN], SHARDS) == "not known: a fidelity: no probe is live"
-    said = _right([row("fidelity", "b", "passed", "finite 100%")], SHARDS[1:])
-    assert said == "not known: nobody said what it should give (--reference)"
-    assert _right([OFF], SHARDS) == "not known: no shard with a reference was asked"
-
-
-def test_is_it_on_the_ane() -> None:
-    assert _on_the_ane([ON]) == "yes: a (predicted: M4)"
-    assert _on_the_ane([ON, OFF]) == "no: b (3 of 4 ops)"
-    assert _on_the_ane([TIE]) == "undecided: a (predicted: M4)"
-    assert _on_the_ane([LSTM, ON]) == "no: a: lstm is ineligible"
-    assert _on_the_ane([GREEN]) == "not asked"
 
 
 def test_what_is_next() -> None:
     page, folder = "try-a/report.html", Path("try-a")
-    assert _next([GREEN, ON], SHARDS, folder, "all") == page
-    assert "--ane-shards=all" in _next([GREEN, ON], SHARDS, folder, "a")
-    assert _next([RED, ON], SHARDS, folder, "a").endswith("then: pytest-ane blame a")
-    assert _next([GREEN, OFF], SHARDS, folder, "all").endswith("then: pytest-ane explain b")
+    assert _next([GREEN, ON], folder, "all") == page
+    assert "--ane-shards=all" in _next([GREEN, ON], folder, "a")
+    assert _next([RED, ON], folder, "a").endswith("then: pytest-ane blame a")
+    assert _next([GREEN, OFF], folder, "all").endswith("then: pytest-ane explain b")
 
 
 @pytest.mark.slow
@@ -64,7 +37,9 @@ def test_a_stack_beside_its_plain_form(tmp_path: Path, says: Says) -> None:
     save_folder(tmp_path / "lut8", lut=8)
     out = tmp_path / "out"
     said = says("try", tmp_path / "lut8", "--reference", tmp_path / "fp16", "--out", out)
-    assert said[-3].startswith("right?       yes: chunk1[infer], chunk1[prefill], chunk2[infer] and 2 more")
+    assert said[-3].startswith(
+        "right?       yes: chunk1[infer], chunk1[prefill], chunk2[infer] and 2 more"
+    )
     assert said[-3].endswith("centred cosine 1.0000 (needs 0.9)")
     assert said[-2].startswith("on the ANE?  no: ")
     assert (out / "report.html").stat().st_size > 10_000

@@ -1,0 +1,116 @@
+"""What people ask of a run first: is it right, does it run on the ANE, how big, how fast?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from pytest_ane.gates.verdict import some
+from pytest_ane.report.run import Row, verdict_of
+from pytest_ane.report.table import amount
+from pytest_ane.report.terminal import answer
+
+_RIGHT = ("behaviour", "fidelity", "hazards")
+Word: TypeAlias = Literal["yes", "no", "undecided", "not known", "not asked", ""]
+_PLACES: tuple[tuple[Word, str], ...] = (
+    ("no", "off the ANE"),
+    ("undecided", "undecided"),
+    ("yes", "on the ANE"),
+)
+_NAMED = 3
+
+
+class Answer(NamedTuple):
+    """A question, the word that answers it, if there is one, and what that rests on."""
+
+    question: str
+    word: Word
+    says: str
+
+    @property
+    def line(self) -> str:
+        """`yes: L01: cosine 0.9998 (needs 0.97)`."""
+        return ": ".join(filter(None, (self.word, self.says)))
+
+
+def answers(rows: Sequence[Row]) -> Iterator[Answer]:
+    """All of them; what no gate was asked of says so."""
+    yield right(rows)
+    yield on_the_ane(rows)
+    yield _size(rows)
+    yield _speed(rows)
+
+
+def right(rows: Sequence[Row], of: int = 0) -> Answer:
+    """By fidelity, hazards and behaviour; `of` so many shards, where that is told."""
+    question, asked = "Is it right?", [row for row in rows if row.gate in _RIGHT]
+    for status in ("failed", "error", "unproven", "not run"):
+        if found := [row for row in asked if row.red and row.status == status]:
+            red, first = some(dict.fromkeys(map(_short, found)), _NAMED), found[0]
+            word: Word = "no" if status in ("failed", "error") else "not known"
+            if word == "no" or any(map(_compared, asked)):
+                return Answer(question, word, f"{red} {first.gate}: {answer(first)}")
+            break
+    held = [row for row in asked if row.status == "passed" and _compared(row)]
+    if not held:
+        nobody = "nobody said what it should give" if asked else "no gate of fidelity was asked"
+        return Answer(question, "not known" if asked else "not asked", nobody)
+    names = [*dict.fromkeys(_short(row) for row in held if row.gate == "fidelity")]
+    names = names or [_short(held[0])]
+    among = f" of {of} shards" * (len(names) < of)
+    least = answer(min(held, key=_margin))
+    whole = next((answer(row) for row in asked if row.gate == "behaviour"), least)
+    says = least if whole == least else f"{least}, {whole}"
+    return Answer(question, "yes", f"{some(names, _NAMED)}{among}: {says}")
+
+
+def on_the_ane(rows: Sequence[Row]) -> Answer:
+    """`no` where a shard is off it, or red for another reason; `undecided` where one is."""
+    question, asked = "Does it run on the ANE?", [row for row in rows if row.gate == "placement"]
+    for word, said in _PLACES:
+        if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
+            why = answer(alike[0]).removeprefix(said).strip()
+            separate = " " if why.startswith("(") else ": "
+            return Answer(question, word, f"{some(map(_short, alike), _NAMED)}{separate}{why}")
+    return Answer(question, "not asked", "no gate of placement was")
+
+
+def _size(rows: Sequence[Row]) -> Answer:
+    sizes, plain = {}, 0.0
+    for row in (row for row in rows if row.gate == "compression"):
+        found = verdict_of(row.data)
+        values = found.values if found else {}
+        size, ratio = values.get("size_bytes"), values.get("ratio", 1.0)
+        if isinstance(size, int) and not isinstance(ratio, str):
+            # Functions of one package share it.
+            sizes[row.subject.partition("[")[0]] = size, ratio * size
+    size, plain = (sum(each[i] for each in sizes.values()) for i in (0, 1))
+    if not size:
+        return Answer("How big?", "not asked", "no gate of compression was")
+    says = f"{amount(int(size), 'bytes')} in {len(sizes)} packages, {plain / size:.2f}x smaller"
+    return Answer("How big?", "", f"{says} than fp16" if plain > size else says.rpartition(",")[0])
+
+
+def _speed(rows: Sequence[Row]) -> Answer:
+    asked = [row for row in rows if row.gate == "throughput"]
+    if not asked:
+        return Answer("How fast?", "not asked", "pytest -m bench --ane-shards=all")
+    return Answer("How fast?", "", f"{_short(asked[0])}: {answer(asked[0])}")
+
+
+def _short(row: Row) -> str:
+    """A shard without its model's name."""
+    return row.subject.rpartition(":")[2]
+
+
+def _compared(row: Row) -> bool:
+    """Whether fidelity or behaviour had something to compare with."""
+    if row.gate not in ("fidelity", "behaviour"):
+        return False
+    figure = found.figure("finite") if (found := verdict_of(row.data)) else None
+    return figure is None or figure.note != "no reference"
+
+
+def _margin(row: Row) -> float:
+    found = verdict_of(row.data)
+    return min((figure.headroom for figure in found.figures), default=0.0) if found else 0.0
