@@ -46,22 +46,22 @@ def right(rows: Sequence[Row], of: int = 0) -> Answer:
     question, asked = "Is it right?", [row for row in rows if row.gate in _RIGHT]
     for status in ("failed", "error", "unproven", "not run"):
         if found := [row for row in asked if row.red and row.status == status]:
-            red, first = some(dict.fromkeys(map(_short, found)), _NAMED), found[0]
+            first = found[0]
             word: Word = "no" if status in ("failed", "error") else "not known"
             if word == "no" or any(map(_compared, asked)):
-                return Answer(question, word, f"{red} {first.gate}: {answer(first)}")
+                why = first.reasons[0].partition("; ")[0] if first.reasons else first.summary
+                return Answer(question, word, f"{_named(found, asked)} {first.gate}: {why}")
             break
     held = [row for row in asked if row.status == "passed" and _compared(row)]
     if not held:
         nobody = "nobody said what it should give" if asked else "no gate of fidelity was asked"
         return Answer(question, "not known" if asked else "not asked", nobody)
-    names = [*dict.fromkeys(_short(row) for row in held if row.gate == "fidelity")]
-    names = names or [_short(held[0])]
-    among = f" of {of} shards" * (len(names) < of)
+    shards = [row for row in held if row.gate == "fidelity"] or held
+    among = f" of {of} shards" * (len({*map(_short, shards)}) < of)
     least = answer(min(held, key=_margin))
     whole = next((answer(row) for row in asked if row.gate == "behaviour"), least)
     says = least if whole == least else f"{least}, {whole}"
-    return Answer(question, "yes", f"{some(names, _NAMED)}{among}: {says}")
+    return Answer(question, "yes", f"{_named(shards, asked)}{among}: {says}")
 
 
 def on_the_ane(rows: Sequence[Row]) -> Answer:
@@ -71,7 +71,7 @@ def on_the_ane(rows: Sequence[Row]) -> Answer:
         if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
             why = answer(alike[0]).removeprefix(said).strip()
             separate = " " if why.startswith("(") else ": "
-            return Answer(question, word, f"{some(map(_short, alike), _NAMED)}{separate}{why}")
+            return Answer(question, word, f"{_named(alike, asked)}{separate}{why}")
     return Answer(question, "not asked", "no gate of placement was")
 
 
@@ -96,6 +96,13 @@ def _speed(rows: Sequence[Row]) -> Answer:
     if not asked:
         return Answer("How fast?", "not asked", "pytest -m bench --ane-shards=all")
     return Answer("How fast?", "", f"{_short(asked[0])}: {answer(asked[0])}")
+
+
+def _named(rows: Sequence[Row], among: Sequence[Row]) -> str:
+    """The first few, or all of several that were asked the same."""
+    names, gates = dict.fromkeys(map(_short, rows)), {row.gate for row in rows}
+    every = {_short(row) for row in among if row.gate in gates}
+    return f"all {len(every)}" if len(names) == len(every) > _NAMED else some(names, _NAMED)
 
 
 def _short(row: Row) -> str:

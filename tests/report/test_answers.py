@@ -38,7 +38,7 @@ def test_is_it_right() -> None:
     assert right([better, good], 3).line == "yes: b, a of 3 shards: cosine 0.9800 (needs 0.97)"
     assert right([good], 1).line == "yes: a: cosine 0.9800 (needs 0.97)"
     bad = [fidelity(shard, 0.5, WRONG) for shard in "abcde"]
-    assert right([good, *bad]).line.startswith("no: a, b, c and 2 more fidelity: wrong function")
+    assert right([good, *bad]).line.startswith("no: all 5 fidelity: wrong function")
     assert (
         right([good, fidelity("b", 0.98, OPEN)]).line == "not known: b fidelity: no probe is live"
     )

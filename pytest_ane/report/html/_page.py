@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.report.answers import Answer, answers
 from pytest_ane.report.charts.run import pictures_of, svg
 from pytest_ane.report.html.subjects import (
     Judged,
@@ -25,8 +26,10 @@ from pytest_ane.report.html.subjects import (
     gates,
     grid,
     prompts,
+    reds,
     strip,
     subjects,
+    turns_of,
 )
 from pytest_ane.report.run import Run
 from pytest_ane.report.table import amount, figure_text, limit_of
@@ -52,7 +55,8 @@ def page(run: Run) -> str:
         run=run,
         facts=run.facts,
         headline=_headline(run),
-        red=[s for s in found if s.red],
+        red=reds(found),
+        answers=[*answers(run.rows), *_since(run)],
         grave=any(row.red for row in run.rows) or bool(run.facts.stopped),
         subjects=found,
         gates=gates(found),
@@ -70,6 +74,14 @@ def page(run: Run) -> str:
         writeups=run.writeups[:_WRITEUPS],
         repeat=run.command(),
     )
+
+
+def _since(run: Run) -> Iterator[Answer]:
+    """What the run before this was, if one is known."""
+    if run.earlier is not None:
+        turned = sum(then.label != now.label for then, now in turns_of(run))
+        says = f"{counted(turned, 'verdict')} turned since {run.earlier.label}"
+        yield Answer("Since when?", "", says if run.before else f"{run.earlier.label} was before")
 
 
 def _headline(run: Run) -> str:
@@ -141,7 +153,7 @@ def _environment() -> Environment:
     environment.globals["cause"] = CAUSE
     environment.filters |= {
         "amount": amount, "figure": figure_text, "last": _last, "limit": _limit, "where": _where,
-        "prose": _prose, "plain": lambda text: Markup(_prose(text)).striptags(),
+        "prose": _prose, "ticks": _ticks, "plain": lambda text: Markup(_prose(text)).striptags(),
     }  # fmt: skip
     return environment
 
@@ -157,6 +169,13 @@ def _prose(text: str) -> Markup:
     reader.add_render_rule("link_close", lambda *_: "")
     reader.add_render_rule("image", lambda _, tokens, at, *__: Markup.escape(tokens[at].content))
     return Markup(reader.render(text))
+
+
+def _ticks(text: str) -> Markup:
+    """Names between backticks as code."""
+    parts = (Markup("<code>{}</code>" if i % 2 else "{}").format(part)
+             for i, part in enumerate(text.split("`")))  # fmt: skip
+    return Markup("").join(parts) if text.count("`") % 2 == 0 else Markup.escape(text)
 
 
 def _template(name: str) -> Template:

@@ -17,6 +17,7 @@ from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict, count
 from pytest_ane.records.history import Asked, Earlier
 from pytest_ane.report.run import Row, Run, comparable, ranked, verdict_of
 from pytest_ane.report.table import amount, cell, head, limit_of
+from pytest_ane.report.terminal import cause_of
 
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
@@ -71,9 +72,16 @@ class Judged:
         return self.deciding or next((f for f in numbers if f.shown), None)
 
     @property
+    def answer(self) -> Figure | None:
+        """What answers in words, such as `on the ANE`."""
+        return self.verdict.figure("answer") if self.verdict else None
+
+    @property
     def brief(self) -> str:
-        """The value of `shown`, or the status."""
+        """What answers in words, or the value of `shown`, or the status."""
         figure = self.shown
+        if (answer := self.answer) is not None:
+            return str(answer.value)
         if figure is None:
             return self.row.label
         if figure.of is not None:
@@ -141,6 +149,15 @@ def subjects(run: Run) -> list[Subject]:
         for name, of in rows.items()
     ]
     return sorted(made, key=_place)
+
+
+def reds(found: Iterable[Subject]) -> list[list[tuple[Subject, Judged]]]:
+    """What is red, shards that have one cause together, in the order of the first."""
+    groups: dict[str, dict[str, tuple[Subject, Judged]]] = {}
+    for subject in found:
+        for one in (one for one in subject.judged if one.row.red):
+            groups.setdefault(cause_of(one.row), {}).setdefault(subject.name, (subject, one))
+    return [[*of.values()] for of in groups.values()]
 
 
 def gates(found: Iterable[Subject]) -> list[tuple[str, str]]:
@@ -333,6 +350,12 @@ class Change(NamedTuple):
     worse: bool
 
 
+def turns_of(run: Run) -> list[tuple[Row, Row]]:
+    """Verdicts of the run before, where it is at hand, beside those of now."""
+    then = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
+    return [(then[row.asked], row) for row in run.rows if row.gate and row.asked in then]
+
+
 def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
     """What differs; empty where no run before is known. The memory has no verdicts and no limits.
 
@@ -343,8 +366,8 @@ def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
         return {}
     judged = [one for subject in found for one in subject.judged if one.gate]
     figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
+    pairs = turns_of(run)
     before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
-    pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
     turns = [
         {"subject": now.subject, "gate": f"{now.gate} {now.part}".strip(),
          "before": then.label, "after": now.label}

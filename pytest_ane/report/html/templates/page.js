@@ -4,7 +4,8 @@ const root = document.documentElement;
 const detail = byId("detail");
 const packed = JSON.parse(byId("packed").textContent);
 
-// Details: `#of=smollm2:L01` opens a shard, so that links and the back button work.
+// Details: `#of=smollm2:L01` opens a shard, and `#of=smollm2:L01&gate=fidelity` what one gate says of
+// it, so that links and the back button work.
 async function content(name) {
   if (!Object.hasOwn(packed, name)) return null;
   const bytes = Uint8Array.from(atob(packed[name]), (c) => c.charCodeAt(0));
@@ -17,14 +18,14 @@ async function content(name) {
 let opener = null;
 function named() {
   try {
-    return decodeURIComponent(location.hash.slice("#of=".length));
+    return location.hash.slice("#of=".length).split("&gate=").map(decodeURIComponent);
   } catch {
-    return "";
+    return [""];
   }
 }
 
 async function open() {
-  const name = location.hash.startsWith("#of=") ? named() : null;
+  const [name, gate] = location.hash.startsWith("#of=") ? named() : [null];
   const made = name === null ? null : await content(name);
   if (made === null) {
     if (name !== null || !location.hash) hide();
@@ -36,6 +37,7 @@ async function open() {
   for (const row of rows) row.toggleAttribute("aria-current", row.dataset.name === name);
   detail.scrollTop = 0;
   detail.querySelector("h2").focus({ preventScroll: true });
+  if (gate) [...detail.querySelectorAll(".gate")].find((one) => one.dataset.gate === gate)?.scrollIntoView();
 }
 
 function hide() {
