@@ -26,6 +26,8 @@ __all__ = ["COMMANDS", "help_of", "load", "main", "parser"]
 _TOOLS = Path(__file__).parents[1] / "tools"
 _ELSEWHERE = {"try": "pytest_ane.tools._try", "worker": "pytest_ane.cluster.command"}
 """Commands of rooms that build on the tools, and what Python keeps for itself."""
+_PIPE = 13
+"""SIGPIPE, which Windows lacks."""
 ALIASES = {"residency": "explain"}
 COMMANDS = tuple(
     sorted(
@@ -93,7 +95,9 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0, or 1 with one sentence on stderr; 130 after Ctrl-C, as shells count it.
+    """Run a command; 0, or 1 with one sentence on stderr.
+
+    As shells count it, 130 after Ctrl-C, and 141 where nobody reads any more.
 
     SIGTERM raises `SystemExit` with 143, so that temporary files are removed.
     """
@@ -114,5 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("Interrupted.")
         return 130
-    except BrokenPipeError:  # A reader such as head has seen enough.
-        return 0
+    except BrokenPipeError:  # A reader such as head has seen enough; what was asked is not done.
+        return 128 + _PIPE

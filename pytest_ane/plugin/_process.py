@@ -43,7 +43,7 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
     def end() -> None:
         if is_worker(config):
             raise KeyboardInterrupt
-        _terminate_workers(config)
+        terminate_workers(config)
         pytest.exit("terminated", returncode=TERMINATED)
 
     try:
@@ -54,8 +54,8 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
         config.stash.get(CLEAN, lambda: None)()
 
 
-def _terminate_workers(config: pytest.Config) -> None:
-    """Pass the signal on: xdist would kill workers that are slow to end, with their files."""
+def terminate_workers(config: pytest.Config) -> None:
+    """Pass a signal on: xdist waits ten seconds for workers, and kills them, with their files."""
     manager = getattr(config.pluginmanager.getplugin("dsession"), "nodemanager", None)
     for gateway in manager.group if manager else ():
         if (popen := getattr(gateway._io, "popen", None)) is not None:

@@ -160,7 +160,11 @@ def _running(session: pytest.Session) -> Iterator[None]:
                     for line in space.preflight.lines():
                         reporter.write_line(line)
             with watcher:
-                yield
+                try:
+                    yield
+                except KeyboardInterrupt:
+                    _process.terminate_workers(config)
+                    raise
     if (due := config.stash.get(_due.KEY, None)) is not None:
         due.settle(session)
 

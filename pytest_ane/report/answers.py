@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from pytest_ane.gates.verdict import some
+from pytest_ane.gates.verdict import counted, some
 from pytest_ane.report.run import Row, verdict_of
 from pytest_ane.report.table import amount
-from pytest_ane.report.terminal import answer
+from pytest_ane.report.terminal import answer, cause_of
 
 _RIGHT = ("behaviour", "fidelity", "hazards")
 Word: TypeAlias = Literal["yes", "no", "undecided", "not known", "not asked", ""]
@@ -69,9 +69,12 @@ def on_the_ane(rows: Sequence[Row]) -> Answer:
     question, asked = "Does it run on the ANE?", [row for row in rows if row.gate == "placement"]
     for word, said in _PLACES:
         if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
-            why = answer(alike[0]).removeprefix(said).strip()
+            first = max(alike, key=lambda row: row.red)
+            same = [row for row in alike if cause_of(row) == cause_of(first)]
+            why = answer(first).removeprefix(said).strip()
+            more = f", {len(alike) - len(same)} more for other reasons" * (len(same) < len(alike))
             separate = " " if why.startswith("(") else ": "
-            return Answer(question, word, f"{_named(alike, asked)}{separate}{why}")
+            return Answer(question, word, f"{_named(same, asked)}{separate}{why}{more}")
     return Answer(question, "not asked", "no gate of placement was")
 
 
@@ -87,7 +90,8 @@ def _size(rows: Sequence[Row]) -> Answer:
     size, plain = (sum(each[i] for each in sizes.values()) for i in (0, 1))
     if not size:
         return Answer("How big?", "not asked", "no gate of compression was")
-    says = f"{amount(int(size), 'bytes')} in {len(sizes)} packages, {plain / size:.2f}x smaller"
+    packages = counted(len(sizes), "package")
+    says = f"{amount(int(size), 'bytes')} in {packages}, {plain / size:.2f}x smaller"
     return Answer("How big?", "", f"{says} than fp16" if plain > size else says.rpartition(",")[0])
 
 

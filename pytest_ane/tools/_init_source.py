@@ -30,6 +30,8 @@ SOURCES = (
 )
 _TORCH = re.compile(r"(?P<module>[\w./~-]+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 """A file or a module, and what in it makes a torch module."""
+_MODELS = (".gguf", ".safetensors", ".json")
+"""Files that `scaffold` reads."""
 _PLAIN = re.compile(r"(.+)[-_.](?:fp16|float16|fp32|float32|uncompressed)")
 """What people call a package before its compression, beside those that came of it."""
 _INPUT = re.compile(r"([A-Za-z_]\w*)=(\d+(?:,\d+)*)")
@@ -59,6 +61,12 @@ def of_source(
         return of_packages(*_with_plain(found, references), manifest)
     if references:
         raise ManifestError(f"--reference is for packages, and {source} has none; leave it out.")
+    if path.suffix == ".py":
+        raise ManifestError(f"{source}: name a class or a function of it, as {source}:Net.")
+    if path.is_file() and path.suffix not in _MODELS:
+        raise ManifestError(
+            f"{source}: no package and no model, but a {path.suffix or 'bare'} file."
+        )
     if path.is_dir() and not any(path.iterdir()):
         raise ManifestError(f"{source}: the folder is empty; name one of packages, or of a model.")
     return scaffold(source, manifest)
@@ -239,6 +247,7 @@ def _of_torch(module: str, name: str, manifest: Path, inputs: Sequence[str]) -> 
             raise ManifestError(f"{module}: no such file; check the path.")
         folder, dotted = file.parent, file.stem
     sys.path.insert(0, str(folder))
+    called = f"{name}()"
     try:
         make = getattr(importlib.import_module(dotted), name, None)
         if make is None:
@@ -250,13 +259,16 @@ def _of_torch(module: str, name: str, manifest: Path, inputs: Sequence[str]) -> 
             kind = type(net).__name__
             raise ManifestError(f"{where}: gives a {kind}; let it give a torch.nn.Module.")
         arrays = _example(where, net.eval(), example, inputs)
+        called = (
+            f"forward of {', '.join(f'{k} {list(x.shape)}' for k, x in arrays.items())} in float32"
+        )
         with torch.no_grad():
             given = net(*arrays.values())
     except AneError:
         raise
     except Exception as error:
         said = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
-        raise ManifestError(f"{where}: {said}; see whether {name}() runs in Python.") from error
+        raise ManifestError(f"{where}: {called} ended in {said}.") from error
     finally:
         sys.path.remove(str(folder))
     parts = [*given.values()] if isinstance(given, Mapping) else given
@@ -309,8 +321,8 @@ def _example(where: str, net: Any, example: Any, inputs: Sequence[str]) -> dict[
     for key, value in named.items():
         if not torch.is_tensor(value) or not value.is_floating_point():
             raise ManifestError(
-                f"{where}: the input {key} is no tensor of floats, which a builder's port is; let "
-                "the module take what its embedding gives."
+                f"{where}: the input {key} is no tensor of floats, and other inputs cannot be "
+                "tried yet; let the module take what its embedding gives."
             )
     return dict(named)
 

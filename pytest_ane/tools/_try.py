@@ -1,4 +1,4 @@
-"""`pytest-ane try`: gate what you have, with one command: is it right, will it run on the ANE?"""
+"""`pytest-ane try`: gate what you have with one command, and say what came of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLE = "pytest-ane try encoder.mlpackage --reference encoder-fp16.mlpackage"
 _SMALL = 100_000_000
 """Bytes of packages, or of a model's fp16, up to which all shards are gated at once."""
 _KEPT = ".written.toml"
-"""A copy of what was written: a manifest that differs from it was edited, and is kept."""
+"""What was tried, and a copy of what was written: a manifest that differs was edited, and stays."""
 _RED = 1
 """pytest's exit code where tests failed; it has others for what kept it from running."""
 
@@ -55,16 +55,23 @@ def run(options: argparse.Namespace) -> Output:
     folder: Path = options.out or Path(f"try-{_name(options.source)}")
     manifest = folder / "shards.toml"
     kept = manifest.with_name(_KEPT)
-    if manifest.exists() and not (kept.exists() and kept.read_bytes() == manifest.read_bytes()):
-        yield f"{manifest} is yours, and used as it is; --out DIR begins anew"
-        made, text = None, manifest.read_text(encoding="utf-8")
+    asked = shlex.join([options.source, *options.reference, *options.input])
+    of, _, written = _read(kept).removeprefix("# ").partition("\n")
+    if (text := _read(manifest)) and text != written:
+        if of != asked:
+            of = of or "something else"
+            raise ManifestError(
+                f"{manifest} is yours, and of {of}; name another folder: --out DIR."
+            )
+        yield f"{manifest} is yours, and used as it is"
+        made = None
     else:
         made = of_source(options.source, manifest, options.reference, options.input)
         text = made.text
         try:
             folder.mkdir(parents=True, exist_ok=True)
             yield from save(made, manifest)
-            kept.write_text(text, encoding="utf-8")
+            kept.write_text(f"# {asked}\n{text}", encoding="utf-8")
         except OSError as error:
             raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
         yield from (line for line in made.lines if not line.startswith(("next: ", "then: ")))
@@ -83,6 +90,10 @@ def run(options: argparse.Namespace) -> Output:
     red = [row for row in rows if row.red]
     facts = {"folder": folder, "page": folder / "report.html", "red": len(red), **answers}
     return Failed(f"red: {len(red)} of {counted(len(rows), 'gate')}.", facts) if red else facts
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _name(source: str) -> str:
@@ -109,7 +120,16 @@ def _pytest(folder: Path, shards: str, *, quiet: bool) -> int:
         "--confcutdir", ".", "-p", "no:cacheprovider", f"--ane-shards={shards}", "-m", "gate",
         "--ane-report=run.jsonl", "--ane-report=report.html",
     ]  # fmt: skip
-    return subprocess.run(command, cwd=folder, stdout=2 if quiet else None).returncode
+    # Ctrl-C is ours alone, and pytest is ended as a CI ends it: it leaves no file and no traceback.
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=2 if quiet else None, start_new_session=True
+    )
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
@@ -120,5 +140,5 @@ def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
         steps.append(f"pytest-ane blame {red.subject.partition(':')[2]}")
     if off is not None:
         steps.append(f"pytest-ane explain {off.subject.partition(':')[2].partition('[')[0]}")
-    here = f" · cd {shlex.quote(str(folder))}, then: {', '.join(steps)}" if steps else ""
+    here = f" · {' && '.join([f'cd {shlex.quote(str(folder))}', *steps])}" if steps else ""
     return f"{folder / 'report.html'}{here}"

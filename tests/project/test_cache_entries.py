@@ -159,4 +159,5 @@ def believe(memory: Path, entry: Path) -> None:
     stat = file.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
     digest = json.loads((entry / SEAL).read_text())["files"][file.relative_to(entry).as_posix()]
+    memory.parent.mkdir(exist_ok=True)  # What was young when it was read is not remembered.
     memory.write_text(json.dumps([str(file), state, digest]))

@@ -118,18 +118,25 @@ def test_a_torch_module_is_a_builder(source: str, tmp_path: Path) -> None:
         ("net.py:Net", (), "nobody knows the shapes of x, y; say --input x="),
         ("net.py:Net", ("z=1",), "takes x, y; name one of them"),
         ("net.py:Net", ("x=a",), "is no NAME=SHAPE"),
-        ("net.py:Net", ("x=1,8",), "missing 1 required positional argument"),
+        (
+            "net.py:Net",
+            ("x=1,8",),
+            r"forward of x \[1, 8\] in float32 ended in TypeError: .* missing 1",
+        ),
+        ("net.py", (), "name a class or a function of it, as .*net.py:Net"),
+        ("other.txt", (), "no package and no model, but a .txt file"),
         ("net.py:none", (), "has no 'none'"),
         ("none.py:Net", (), "no such file"),
         ("net.py:number", (), r"gives a int; let it give a torch.nn.Module"),
         ("net.py:tokens", (), "the input x is no tensor of floats"),
-        ("net.py:broken", (), r"OSError: no weights here; see whether broken\(\) runs"),
+        ("net.py:broken", (), r"broken\(\) ended in OSError: no weights here"),
     ],
 )
 def test_what_is_no_torch_module(
     source: str, inputs: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     (tmp_path / "net.py").write_text(NET.replace("{outputs}", "y"))
+    (tmp_path / "other.txt").write_text("")
     with pytest.raises(AneError, match=says):
         made(f"{tmp_path / source}", tmp_path, inputs=inputs)
 

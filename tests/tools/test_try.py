@@ -27,8 +27,8 @@ def test_what_is_next() -> None:
     page, folder = "try-a/report.html", Path("try-a")
     assert _next([GREEN, ON], folder, "all") == page
     assert "--ane-shards=all" in _next([GREEN, ON], folder, "a")
-    assert _next([RED, ON], folder, "a").endswith("then: pytest-ane blame a")
-    assert _next([GREEN, OFF], folder, "all").endswith("then: pytest-ane explain b")
+    assert _next([RED, ON], folder, "a").endswith("cd try-a && pytest-ane blame a")
+    assert _next([GREEN, OFF], folder, "all").endswith("cd try-a && pytest-ane explain b")
 
 
 @pytest.mark.slow
@@ -62,3 +62,5 @@ def test_a_manifest_that_was_edited_is_kept(
     manifest = tmp_path / "try-a/shards.toml"
     manifest.write_text(manifest.read_text().replace('"../b.mlpackage"', '"none"'))
     assert as_json("try", "a.mlpackage", "--reference=b.mlpackage")["red"] == 0
+    other = as_json("try", "a.mlpackage", code=1)["error"]
+    assert other.endswith("of a.mlpackage b.mlpackage; name another folder: --out DIR.")
