@@ -18,12 +18,12 @@ from tests.plugin.test_full_disk import COMMAND, STALL
 
 @pytest.mark.drawn
 @pytest.mark.heavy
-@pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
+@pytest.mark.parametrize("how", ["process", "group", "Ctrl-C"])
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_sigterm_leaves_no_temporary_files(
-    project: Project, tmp_path: Path, workers: str, group: bool
+def test_a_signal_leaves_no_temporary_files(
+    project: Project, tmp_path: Path, workers: str, how: str
 ) -> None:
-    """A CI that cancels a job sends it to the process, or to all of the job's."""
+    """A CI that cancels a job sends SIGTERM to the process, or to all of the job's."""
     project.llama().pytester.makeconftest(COUNT + STALL)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -36,6 +36,7 @@ def test_sigterm_leaves_no_temporary_files(
             stderr=log,
             start_new_session=True,
             env={**os.environ, "TMPDIR": str(temporary)},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 120
         while not (project.path / "stalled").exists():
@@ -43,13 +44,13 @@ def test_sigterm_leaves_no_temporary_files(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert any(temporary.glob("pytest-ane-*"))
-        if group:
-            os.killpg(process.pid, signal.SIGTERM)
-        else:
+        if how == "process":
             process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
         code = process.wait(60)
     text = (tmp_path / "log").read_text()
-    assert code == 143, text
+    assert code == (2 if how == "Ctrl-C" else 143), text
     assert "Traceback" not in text
     assert [path.name for path in temporary.iterdir() if path.name != "pytest-of-root"] == []
     assert [path.name for path in (project.path / "cache" / "tmp").iterdir()] == []
