@@ -30,17 +30,19 @@ FORKS = sys.platform.startswith("linux")
 
 
 class Forge:
-    """The process that is forked, started when it is first needed."""
+    """The process that is forked, started when it is first needed; or whole processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, forks: bool = FORKS) -> None:
+        self._forks = forks
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, arguments: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         """`python -m` with these arguments, in this folder; stdout holds stderr, too."""
-        if not FORKS:
+        if not self._forks:
             return subprocess.run(
                 [sys.executable, "-m", *arguments],
                 cwd=cwd,
+                env={**os.environ, "COLUMNS": "80"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -143,8 +143,8 @@ def furnish(folder: Path) -> None:
 
 
 def main(pages: list[str]) -> None:
-    """Bring the output on these pages up to date, in place."""
-    forge = Forge()
+    """Bring the output on these pages up to date, in place; times are those of whole processes."""
+    forge = Forge(forks=False)
     for name in pages:
         with tempfile.TemporaryDirectory() as folder:
             furnish(Path(folder))

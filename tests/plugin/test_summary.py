@@ -13,7 +13,7 @@ ERROR    own:absent  compression own:absent: the artifact absent.mlpackage does
 *
 FAILED   own:good    fidelity    wrong function: 1.* of what good adds is
 *
-warned   own:good    placement   off the ANE (1 of 1 op, predicted: M4, macOS
+warned   own:good    placement   off the ANE (1 of 1 op, too little work,
 *
 passed   own:good    compression 2.43 kB
 passed   own:nan     compression *

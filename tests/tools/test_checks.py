@@ -74,7 +74,7 @@ def test_on_the_ane(packages: Path) -> None:
     assert says.startswith("on the ANE (predicted: M4 Pro, ")
     text = fails(assert_on_ane, packages / "conv.mlpackage")
     assert text.startswith("conv.mlpackage: placement failed\n")
-    assert "off the ANE (1 of 1 op, predicted: M4, macOS 27, T = 1)" in text
+    assert "off the ANE (1 of 1 op, too little work, predicted: M4, macOS 27, T = 1)" in text
     assert "name what may be off the ANE in allow" in text
     assert_on_ane(packages / "conv.mlpackage", allow=["conv"])
     assert "off-ane does not have it" not in fails(

@@ -221,7 +221,9 @@ def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Figure]:
     undecided, away = parts
     at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
     why = f"predicted: {weakest.prediction.chip}, {weakest.prediction.system}{at}"
-    yield _answer(len(away), len(weakest.compute), why, undecided)
+    causes = Counter(op.off.cause for op in away if op.off)
+    cause = "".join(f"{each}, " for each, _ in causes.most_common(1))
+    yield _answer(len(away), len(weakest.compute), f"{cause}{why}", undecided)
     units = ((op.kind, "undecided" if op.undecided else str(op.unit)) for op in weakest.compute)
     yield _by_device(units)
 

@@ -58,10 +58,12 @@ def test_a_shard_that_rules_allow_and_costs_do_not_is_a_warning() -> None:
     (finding,) = verdict.warnings
     assert finding.reason == (
         "It is predicted off the ANE, though the rules allow it "
-        "(1 of 1 op, predicted: M4, macOS 27)"
+        "(1 of 1 op, too little work, predicted: M4, macOS 27)"
     )
     assert "pytest-ane explain" in finding.remedy
-    assert row(verdict).startswith("off the ANE (1 of 1 op, predicted: M4, macOS 27) · 1 of 1 op ")
+    assert row(verdict).startswith(
+        "off the ANE (1 of 1 op, too little work, predicted: M4, macOS 27) · 1 of 1 op "
+    )
     assert not judged(convs(8), "forecast").warnings
 
 
