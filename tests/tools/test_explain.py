@@ -27,7 +27,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_says_what_the_forecast_is_and_what_it_is_not(package: Path, says: Says) -> None:
     lines = says("explain", package)
     assert lines[0] == (
-        "off the ANE (1 of 1 op, too little work, predicted: M4, macOS 27, T = 1) · 1 of 1 op eligible by rules · "
+        "off the ANE (1 of 1 op, too little work, predicted: M4, macOS 27, T = 1) · "
+        "1 of 1 op eligible by rules · "
         "conv_ane=0/1 conv_non_ane=1 · predicted: 0 of 1 compute ops on the ANE in 0 segments "
         "(M4, macOS 27, T = 1) · margin 0 ms"
     )
