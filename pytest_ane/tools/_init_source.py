@@ -89,7 +89,12 @@ def _with_plain(
         return [*found.values()], references
     plain = {match[1]: path for name, path in found.items() if (match := _PLAIN.fullmatch(name))}
     of = {
-        path: str(next((p for name, p in plain.items() if stem.startswith(name)), "none"))
+        path: str(
+            next(
+                (p for name, p in plain.items() if re.match(rf"{re.escape(name)}(?![^\W_])", stem)),
+                "none",
+            )
+        )
         for stem, path in found.items()
         if path not in plain.values()
     }
@@ -106,10 +111,11 @@ def _is_package(path: str) -> bool:
 
 META = "meta.yaml"
 _ROLES = {
-    "embeddings": re.compile(r".*embeddings.*"),
-    "chunk": re.compile(r".*FFN_PF.*?(?:chunk_?(\d+)of(\d+))?"),
-    "head": re.compile(r".*lm_head.*"),
+    "NAME_embeddings": re.compile(r".*embeddings.*"),
+    "NAME_FFN_PF_chunk_01of02": re.compile(r".*FFN_PF.*?(?:chunk_?(\d+)of\d+)?"),
+    "NAME_lm_head": re.compile(r".*lm_head.*"),
 }
+"""How files of each role are called."""
 _IDS, _HIDDEN, _MASK = "input_ids", "hidden_states", "causal_mask"
 
 
@@ -162,17 +168,16 @@ def _roles(folder: Path, found: Mapping[str, Path], count: object) -> dict[str, 
     for stem, path in found.items():
         for role, pattern in _ROLES.items():
             if match := pattern.fullmatch(stem):
-                number = match[1] if role == "chunk" else None
+                number = match[1] if match.groups() else None
                 by_role[role].append((int(number or 1), path))
-    chunks = dict(sorted(by_role["chunk"]))
-    for role, needed in (("embeddings", 1), ("head", 1), ("chunk", count or len(chunks) or 1)):
-        numbers = [number for number, _ in by_role[role]]
-        if len(numbers) != needed or len({*numbers}) != needed:
+    (first, _), (middle, _), (last, _) = _ROLES.items()
+    for role, needed in ((first, 1), (middle, count or len(by_role[middle]) or 1), (last, 1)):
+        if len(by_role[role]) != needed or len(dict(by_role[role])) != needed:
             names = ", ".join(path.name for _, path in by_role[role]) or "none"
-            what = f"{needed} of role {role!r} (such as {role}: {_ROLES[role].pattern})"
+            what = f"{needed} such as {role}"
             raise ManifestError(f"{folder / META}: needs {what}, and the folder has {names}.")
-    middle = {f"chunk{number}": path for number, path in chunks.items()}
-    return {"embeddings": by_role["embeddings"][0][1], **middle, "head": by_role["head"][0][1]}
+    chunks = {f"chunk{number}": path for number, path in sorted(by_role[middle])}
+    return {"embeddings": by_role[first][0][1], **chunks, "head": by_role[last][0][1]}
 
 
 def _references(shards: Mapping[str, Path], references: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -212,9 +212,7 @@ def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     recorded.path(PLACEMENT).write_text("{}")
     result = recorded.verify("-k", "placement")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["warned * placement   off the ANE (*", "evidence: 1 not used"]
-    )
+    result.stdout.fnmatch_lines(["warned * placement   off the ANE (*", "evidence: 1 not used"])
 
 
 @pytest.mark.drawn
