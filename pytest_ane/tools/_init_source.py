@@ -88,16 +88,13 @@ def _with_plain(
     if references:
         return [*found.values()], references
     plain = {match[1]: path for name, path in found.items() if (match := _PLAIN.fullmatch(name))}
-    of = {
-        path: str(
-            next(
-                (p for name, p in plain.items() if re.match(rf"{re.escape(name)}(?![^\W_])", stem)),
-                "none",
+    of = {}
+    for stem, path in found.items():
+        if path not in plain.values():
+            own = (
+                p for name, p in plain.items() if re.match(rf"{re.escape(name)}(?![^\W_])", stem)
             )
-        )
-        for stem, path in found.items()
-        if path not in plain.values()
-    }
+            of[path] = str(next(own, "none"))
     return ([*of], [*of.values()]) if of else ([*found.values()], ())
 
 
