@@ -60,7 +60,7 @@ def test_a_stack_is_a_chain_from_ids_to_logits(stack: Path, tmp_path: Path) -> N
          "context_length is None; give a whole number above 0"),
         (lambda f: shutil.rmtree(f / "tiny_FFN_PF_chunk_02of02.mlpackage"),
          "needs 2 such as NAME_FFN_PF_chunk_01of02, and"),
-        (lambda f: shutil.rmtree(f / "tiny_lm_head.mlpackage"), "needs 1 such as NAME_lm_head, and"),
+        (lambda f: shutil.rmtree(f / "tiny_lm_head.mlpackage"), "needs 1 such as NAME_lm_head,"),
         (lambda f: shutil.copytree(f / "tiny_embeddings.mlpackage", f / "b_embeddings.mlpackage"),
          "the folder has b_embeddings.mlpackage, tiny_embeddings.mlpackage"),
     ],
