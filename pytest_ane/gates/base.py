@@ -143,6 +143,8 @@ class Gate(ABC, Generic[M]):
         requires: what `policy.<name>.require` asks for, in words: `a device`.
         derived: figures of its verdicts that are no measurement, for they compare with another run,
             repeat the policy or sum up; the memory of many runs leaves them out.
+        answers: which of the questions that people ask first; `right` by a reference, `sound`
+            without one.
     """
 
     name: ClassVar[str]
@@ -157,6 +159,7 @@ class Gate(ABC, Generic[M]):
     of_pipelines: ClassVar[bool] = True
     requires: ClassVar[str] = "a device"
     derived: ClassVar[tuple[str, ...]] = ()
+    answers: ClassVar[Literal["right", "sound", "place", "size", "speed", ""]] = ""
 
     @property
     def aliases(self) -> tuple[str, ...]:

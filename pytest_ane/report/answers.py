@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.report.run import Row, verdict_of
 from pytest_ane.report.table import amount
 from pytest_ane.report.terminal import answer, cause_of
 
-_RIGHT = ("behaviour", "fidelity", "hazards")
 Word: TypeAlias = Literal["yes", "no", "undecided", "not known", "not asked", ""]
 _PLACES: tuple[tuple[Word, str], ...] = (
     ("no", "off the ANE"),
@@ -43,7 +43,7 @@ def answers(rows: Sequence[Row]) -> Iterator[Answer]:
 
 def right(rows: Sequence[Row], of: int = 0) -> Answer:
     """By fidelity, hazards and behaviour; `of` so many shards, where that is told."""
-    question, asked = "Is it right?", [row for row in rows if row.gate in _RIGHT]
+    question, asked = "Is it right?", [*_asked(rows, "right", "sound")]
     for status in ("failed", "error", "unproven", "not run"):
         if found := [row for row in asked if row.red and row.status == status]:
             first = found[0]
@@ -54,19 +54,19 @@ def right(rows: Sequence[Row], of: int = 0) -> Answer:
             break
     held = [row for row in asked if row.status == "passed" and _compared(row)]
     if not held:
-        nobody = "nobody said what it should give" if asked else "no gate of fidelity was asked"
+        nobody = "nobody said what it should give" if asked else "no gate was"
         return Answer(question, "not known" if asked else "not asked", nobody)
-    shards = [row for row in held if row.gate == "fidelity"] or held
+    shards = [row for row in held if GATES[row.gate].scope == "shard"] or held
     among = f" of {of} shards" * (len({*map(_short, shards)}) < of)
     least = answer(min(held, key=_margin))
-    whole = next((answer(row) for row in asked if row.gate == "behaviour"), least)
+    whole = next((answer(row) for row in held if GATES[row.gate].scope == "model"), least)
     says = least if whole == least else f"{least}, {whole}"
     return Answer(question, "yes", f"{_named(shards, asked)}{among}: {says}")
 
 
 def on_the_ane(rows: Sequence[Row]) -> Answer:
     """`no` where a shard is off it, or red for another reason; `undecided` where one is."""
-    question, asked = "Does it run on the ANE?", [row for row in rows if row.gate == "placement"]
+    question, asked = "Does it run on the ANE?", [*_asked(rows, "place")]
     for word, said in _PLACES:
         if alike := [r for r in asked if answer(r).startswith(said) or (r.red and word == "no")]:
             first = max(alike, key=lambda row: row.red)
@@ -75,12 +75,12 @@ def on_the_ane(rows: Sequence[Row]) -> Answer:
             more = f", {len(alike) - len(same)} more for other reasons" * (len(same) < len(alike))
             separate = " " if why.startswith("(") else ": "
             return Answer(question, word, f"{_named(same, asked)}{separate}{why}{more}")
-    return Answer(question, "not asked", "no gate of placement was")
+    return Answer(question, "not asked", "no gate was")
 
 
 def _size(rows: Sequence[Row]) -> Answer:
     sizes, plain = {}, 0.0
-    for row in (row for row in rows if row.gate == "compression"):
+    for row in _asked(rows, "size"):
         found = verdict_of(row.data)
         values = found.values if found else {}
         size, ratio = values.get("size_bytes"), values.get("ratio", 1.0)
@@ -89,17 +89,22 @@ def _size(rows: Sequence[Row]) -> Answer:
             sizes[row.subject.partition("[")[0]] = size, ratio * size
     size, plain = (sum(each[i] for each in sizes.values()) for i in (0, 1))
     if not size:
-        return Answer("How big?", "not asked", "no gate of compression was")
+        return Answer("How big?", "not asked", "no gate was")
     packages = counted(len(sizes), "package")
     says = f"{amount(int(size), 'bytes')} in {packages}, {plain / size:.2f}x smaller"
     return Answer("How big?", "", f"{says} than fp16" if plain > size else says.rpartition(",")[0])
 
 
 def _speed(rows: Sequence[Row]) -> Answer:
-    asked = [row for row in rows if row.gate == "throughput"]
+    asked = [*_asked(rows, "speed")]
     if not asked:
         return Answer("How fast?", "not asked", "pytest -m bench --ane-shards=all")
     return Answer("How fast?", "", f"{_short(asked[0])}: {answer(asked[0])}")
+
+
+def _asked(rows: Sequence[Row], *answers: str) -> Iterator[Row]:
+    """Rows of the gates of this package that answer one of these."""
+    return (row for row in rows if row.gate in GATES and GATES[row.gate].answers in answers)
 
 
 def _named(rows: Sequence[Row], among: Sequence[Row]) -> str:
@@ -115,8 +120,8 @@ def _short(row: Row) -> str:
 
 
 def _compared(row: Row) -> bool:
-    """Whether fidelity or behaviour had something to compare with."""
-    if row.gate not in ("fidelity", "behaviour"):
+    """Whether there was something to compare with."""
+    if GATES[row.gate].answers != "right":
         return False
     figure = found.figure("finite") if (found := verdict_of(row.data)) else None
     return figure is None or figure.note != "no reference"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.gates.verdict import counted
 from pytest_ane.manifest import Shard, parse
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--reference", action="append", default=[], metavar="REFERENCE", help=words)
     words = "of a torch module: the shape of an input, as x=1,3,224,224"
     add("--input", action="append", default=[], metavar="NAME=SHAPE", help=words)
-    add("--shards", help="which (default: all of what is small, else the first of each kind)")
+    words = "which (default: all of what is small, else the first of each kind)"
+    add_shared(parser, "shards", help=words, default=None)
     add("--out", type=Path, metavar="DIR", help="where to write (default: try-NAME)")
 
 

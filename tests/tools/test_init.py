@@ -87,7 +87,10 @@ def test_what_cannot_be_written_or_used_is_one_sentence(tmp_path: Path, says: Sa
         ([file / "project"], "cannot be written: Not a directory."),
         ([file], f"{file} is a file; name a folder for shards.toml."),
         (["--from", file, "--package", file, tmp_path / "new"], "manifest is of one or the other."),
-        (["--from", tmp_path / "model", tmp_path / "project"], "neither model.safetensors.index"),
+        (
+            ["--from", tmp_path / "model", tmp_path / "project"],
+            "the folder is empty; name one of packages",
+        ),
     ):
         (line,) = says("init", *arguments, code=1)
         assert words in line

@@ -43,6 +43,7 @@ class BehaviourGate(Gate[Behaviour]):
     """Logits of golden prompts at every position, greedy text, and each shard alone."""
 
     name = "behaviour"
+    answers = "right"
     scope = "model"
     measurement = Behaviour
     by_arithmetic = True

@@ -22,6 +22,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
     """A census of the weights in the file, against what the manifest asks for."""
 
     name = "compression"
+    answers = "size"
     measurement = CompressionMeasurement
     by_device = False
     static = True

@@ -40,6 +40,7 @@ class FidelityGate(Gate[Fidelity]):
     """Every probe through the artifact, each output position by position against the reference."""
 
     name = "fidelity"
+    answers = "right"
     measurement = Fidelity
     by_arithmetic = True
 

@@ -20,6 +20,7 @@ class HazardsGate(Gate[Hazards]):
     """
 
     name = "hazards"
+    answers = "sound"
     measurement = Hazards
     recordable = False
     by_device = False

@@ -31,6 +31,7 @@ class PlacementGate(Gate[Placement]):
     """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it."""
 
     name = "placement"
+    answers = "place"
     measurement = Plan
     static = True
     of_pipelines = False

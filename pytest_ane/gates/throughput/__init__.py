@@ -29,6 +29,7 @@ class ThroughputGate(Gate[Throughput]):
     """Loads, calls and decoding in fixed rounds, against a floor and the stored run."""
 
     name = "throughput"
+    answers = "speed"
     marker = "bench"
     measurement = Throughput
     recordable = False
