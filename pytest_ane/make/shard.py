@@ -29,6 +29,7 @@ from pytest_ane.mlprogram.proto import canonical_bytes
 from pytest_ane.models.families import Buildable, Conversion
 
 Examine: TypeAlias = Callable[[Path, Path], None]
+Step: TypeAlias = Callable[[str], None]
 BUILD_VERSION = 8
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
@@ -43,6 +44,7 @@ def build_shard(
     model: Callable[[], Buildable],
     source: Artifact | None = None,
     examine: Examine = lambda plain, built: None,
+    step: Step = lambda doing: None,
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -50,7 +52,8 @@ def build_shard(
     family depend on, part of the cache key; `model` opens it when something must be built. A
     `source`, the shard as `uncompressed` builds it, is compressed instead of converted once more,
     to the same bytes. `examine` is called with the uncompressed package and the built one, while
-    both are there. `BuildError` where conversion or compression fails, or the disk is full.
+    both are there; `step` is told what is done next. `BuildError` where conversion or compression
+    fails, or the disk is full.
     """
     if shard.artifact is not None:
         if not shard.artifact.exists():
@@ -60,13 +63,13 @@ def build_shard(
             )
         return Artifact(shard.artifact)
     key = artifact_key(shard, identity)
-    folder = cache.get_or_make(
-        "artifacts",
-        key_digest(key),
-        lambda folder: _build(shard, key, source or model(), folder, examine),
-        subject=shard.qualified,
-    )
-    return Artifact.of_entry(folder)
+
+    def make(folder: Path) -> None:
+        step("reading weights")
+        _build(shard, key, source or model(), folder, examine, step)
+
+    name = key_digest(key)
+    return Artifact.of_entry(cache.get_or_make("artifacts", name, make, subject=shard.qualified))
 
 
 def uncompressed(
@@ -79,7 +82,7 @@ def uncompressed(
 
 def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
     """As `build_shard` with a source, into a folder of the caller's instead of the cache."""
-    _build(shard, {}, source, folder, lambda plain, built: None)
+    _build(shard, {}, source, folder)
     return Artifact.of_entry(folder)
 
 
@@ -114,7 +117,12 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build(
-    shard: Shard, key: dict[str, Any], source: Artifact | Buildable, folder: Path, examine: Examine
+    shard: Shard,
+    key: dict[str, Any],
+    source: Artifact | Buildable,
+    folder: Path,
+    examine: Examine = lambda plain, built: None,
+    step: Step = lambda doing: None,
 ) -> None:
     """Compress what was converted before, or is now; check it, measure it, and record it."""
     from pytest_ane.make.compress import compress
@@ -124,11 +132,13 @@ def _build(
         assert source.record is not None
         plain, description = source.path, source.record.description
     else:
+        step("converting")
         converted, description = _converted(shard, source), source.description
         plain = folder / "converted.mlpackage"
         with converter_notes():
             # It tells what converted it, as the converter's own package does not.
             converted.save(str(plain))
+    step("compressing")
     notes = compress(plain, shard.requested, target, shard.qualified, errors)
     canonicalize(target)
     # A package that the disk cut short must not become an entry.
@@ -142,6 +152,7 @@ def _build(
         shard=shard.qualified,
         digest=tree_digest(target),
     ).write(folder)
+    step("measuring its errors")
     examine(plain, target)
     if plain.parent == folder:
         shutil.rmtree(plain)

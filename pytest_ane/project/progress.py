@@ -84,6 +84,10 @@ class Progress:
         with self.showing(self._words(shard)):
             yield lambda size: self.done.update({shard: size})
 
+    def step(self, shard: str, doing: str) -> None:
+        """Show what is done for a shard that is being built: `converting`."""
+        self._show(self._words(f"{shard}: {doing}"))
+
     def _words(self, shard: str) -> str:
         """What is shown of a shard at work; workers of xdist show its name alone."""
         seconds, size = time.perf_counter() - self._start, sum(self.done.values())

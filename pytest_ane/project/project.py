@@ -283,6 +283,7 @@ class Project:
             identity=identity,
             model=partial(self._buildable, shard.model),
             examine=partial(self._examine, shard),
+            step=partial(self.progress.step, shard.qualified),
         )
 
     def _examine(self, shard: Shard, plain: Path, built: Path) -> None:

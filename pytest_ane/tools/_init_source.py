@@ -31,7 +31,6 @@ SOURCES = (
 _TORCH = re.compile(r"(?P<module>[\w./~-]+\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 """A file or a module, and what in it makes a torch module."""
 _MODELS = (".gguf", ".safetensors", ".json")
-"""Files that `scaffold` reads."""
 _PLAIN = re.compile(r"(.+)[-_.](?:fp16|float16|fp32|float32|uncompressed)")
 """What people call a package before its compression, beside those that came of it."""
 _INPUT = re.compile(r"([A-Za-z_]\w*)=(\d+(?:,\d+)*)")
@@ -219,7 +218,6 @@ def _chain(shards: Mapping[str, Path]) -> Iterator[dict[str, Any]]:
         stream = LOGITS if logits else "x"
         yield {
             "shard": shard, "takes": takes, "mode": mode, "mask": _MASK in inputs,
-            "alone": _MASK not in inputs,
             "functions": whole, "outputs": {name: stream for name in gives},
         }  # fmt: skip
 
@@ -251,7 +249,10 @@ def _of_torch(module: str, name: str, manifest: Path, inputs: Sequence[str]) -> 
     sys.path.insert(0, str(folder))
     called = f"{name}()"
     try:
-        make = getattr(importlib.import_module(dotted), name, None)
+        loaded = importlib.import_module(dotted)
+        if module.endswith(".py") and Path(loaded.__file__ or "").absolute() != file:
+            raise ManifestError(f"{module}: {dotted} is the name of another module; rename it.")
+        make = getattr(loaded, name, None)
         if make is None:
             raise ManifestError(f"{module}: has no {name!r}; name a class or a function of it.")
         torch.manual_seed(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Failed, Output
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import counted
 from pytest_ane.manifest import Shard, parse
 from pytest_ane.mlprogram.digests import tree_bytes
@@ -136,11 +137,12 @@ def _pytest(folder: Path, shards: str, *, quiet: bool) -> int:
 
 def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
     red = next((row for row in rows if row.red), None)
-    off = next((r for r in rows if r.gate == "placement" and not answer(r).startswith("on ")), None)
+    of_shards = [row for row in rows if row.gate in GATES and GATES[row.gate].scope == "shard"]
     steps = ["pytest --ane-shards=all -m gate"] * (red is None and chosen != "all")
-    if red is not None and red.gate == "fidelity":
+    if red in of_shards and GATES[red.gate].answers == "right":
         steps.append(f"pytest-ane blame {red.subject.partition(':')[2]}")
-    if off is not None:
+    placed = (row for row in of_shards if GATES[row.gate].answers == "place")
+    if off := next((row for row in placed if not answer(row).startswith("on ")), None):
         steps.append(f"pytest-ane explain {off.subject.partition(':')[2].partition('[')[0]}")
     here = f" · {' && '.join([f'cd {shlex.quote(str(folder))}', *steps])}" if steps else ""
     return f"{folder / 'report.html'}{here}"

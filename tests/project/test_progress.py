@@ -51,12 +51,21 @@ def test_a_line_is_shown_while_a_shard_is_built_and_then_erased() -> None:
     shown: list[str] = []
     progress = Progress(2, shown.append)
     with progress.building("m:L00") as built:
+        progress.step("m:L00", "converting")
         built(2_000_000)
     with pytest.raises(OSError, match="full"), progress.building("m:L01"):
         raise OSError("full")
     with progress.showing("waiting"):
         pass
-    assert shown == ["m:L00 (1 of 2)", "", "m:L01 (2 of 2, 2.0 MB done)", "", "waiting", ""]
+    assert shown == [
+        "m:L00 (1 of 2)",
+        "m:L00: converting (1 of 2)",
+        "",
+        "m:L01 (2 of 2, 2.0 MB done)",
+        "",
+        "waiting",
+        "",
+    ]
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ REQUIRED = kinds("gru lstm rnn softmax").union(*_KINDS.values())
 _TIE = 1e-9
 """ms; units whose costs differ by less are told apart by rounding alone."""
 _DECIDE = ("failed", "unproven")
+_CAUSES = {"unsupported": "not supported", "neighbour": "pulled along"}
+"""The cost model's words for people."""
 _OWN = 0.01
 """Share of the work that may be off the ANE where the policy says nothing, of own packages."""
 
@@ -221,7 +223,7 @@ def _foreseen(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Figure]:
     undecided, away = parts
     at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
     why = f"predicted: {weakest.prediction.chip}, {weakest.prediction.system}{at}"
-    causes = Counter(op.off.cause for op in away if op.off)
+    causes = Counter(_CAUSES.get(op.off.cause, op.off.cause) for op in away if op.off)
     cause = "".join(f"{each}, " for each, _ in causes.most_common(1))
     yield _answer(len(away), len(weakest.compute), f"{cause}{why}", undecided)
     units = ((op.kind, "undecided" if op.undecided else str(op.unit)) for op in weakest.compute)
