@@ -40,7 +40,8 @@ _SMALL = 2048
 _ARGUMENTS = {
     "policy.placement.allow-off": "allow", "policy.placement.off-ane": "off",
     "max-work-off-ane": "max_work_off_ane", "max-bytes": "max_bytes", "min-cosine": "min_cosine",
-    "max-relative-l2": "max_relative_l2", " to the shard's table": "",
+    "max-relative-l2": "max_relative_l2", "spec-version": "spec_version",
+    " to the shard's table": "",
 }  # fmt: skip
 """Keys of the manifest as these functions have them."""
 
@@ -51,18 +52,21 @@ def assert_on_ane(
     max_work_off_ane: float = 0.01,
     allow: Sequence[str] = (),
     off: Sequence[str] = (),
+    spec_version: int | None = None,
     chip: str = "M4",
     function: str | None = None,
 ) -> str:
     """Assert that every convolution, product, norm, softmax and attention runs on the ANE.
 
     So does the rest but for `max_work_off_ane` of the estimated work. `allow` are names and types
-    of ops that may be elsewhere, `off` those that must be; `chip` is whose costs predict. Returns
-    the verdict's row; `AssertionError` where it is red or undecided.
+    of ops that may be elsewhere, `off` those that must be; `spec_version` is the newest that the
+    package may have; `chip` is whose costs predict. Returns the verdict's row; `AssertionError`
+    where it is red or undecided.
     """
     __tracebackhide__ = True  # pytest shows the caller's line.
     asked = {"require": "predicted", "max-work-off-ane": max_work_off_ane}
     asked |= {"allow-off": [*allow], "off-ane": [*off]}
+    asked |= {} if spec_version is None else {"spec-version": spec_version}
     return _assert("placement", package, function, {"placement": asked}, chip=chip)
 
 

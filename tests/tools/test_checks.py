@@ -15,6 +15,8 @@ import pytest_ane
 from pytest_ane.mac.testing import DeviceRule, Mac, Replayer, Script
 from pytest_ane.mlprogram.errors import AneError, BuildError, GoldenError
 from pytest_ane.tools._checks import assert_close, assert_compressed, assert_on_ane
+from tests.docs.pages import ROOT
+from tests.docs.sessions import Written, steps
 from tests.packages import save_conv
 
 X = np.random.default_rng(0).standard_normal((1, 64, 28, 28)).astype(np.float16)
@@ -80,6 +82,26 @@ def test_on_the_ane(packages: Path) -> None:
     assert "off-ane does not have it" not in fails(
         assert_on_ane, packages / "int4.mlpackage", off=["relu"]
     )
+    assert_on_ane(packages / "int4.mlpackage", allow=["reduce_mean"], spec_version=9)
+    text = fails(assert_on_ane, packages / "int4.mlpackage", allow=["reduce_mean"], spec_version=6)
+    assert "version 9, above spec_version = 6; convert" in text
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_sampling_that_must_not_run_on_the_ane(tmp_path: Path) -> None:
+    """The how-to's detector for iOS 16, as its page says; for iOS 15 the page's session runs it."""
+    import coremltools as ct
+
+    page = ROOT / "docs/how-to/own-tests.md"
+    (source,) = (s for s in steps(page) if isinstance(s, Written) and s.path == "detector.py")
+    detector: dict[str, Any] = {}
+    exec(source.text, detector)
+    package = detector["export"](tmp_path / "detector.mlpackage", ct.target.iOS16)
+    leaves = ["topk", "gather_along_axis", "cast", "resample"]
+    text = fails(assert_on_ane, package, allow=leaves, off=["resample"], spec_version=6)
+    said = page.read_text(encoding="utf-8").partition("it is red:\n\n```text\nAssertionError: ")[2]
+    assert text.startswith(said.partition("```")[0].rstrip())
 
 
 def test_on_a_mac_core_ml_answers(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
