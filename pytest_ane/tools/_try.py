@@ -84,14 +84,17 @@ def run(options: argparse.Namespace) -> Output:
     if code not in (0, _RED):
         raise ManifestError(f"pytest ended with exit code {code}, before the gates were through.")
     rows = read_run(folder / "run.jsonl").rows
-    answers = {
-        "right?": right(rows, len(shards)).line,
-        "on the ANE?": on_the_ane(rows).line,
-        "next:": _next(rows, folder, chosen),
-    }
-    yield from (f"{question:<12} {said}" for question, said in answers.items())
+    answers = {"right": right(rows, len(shards)), "on the ANE": on_the_ane(rows)}
+    page, steps = folder / "report.html", _next(rows, chosen)
+    yield from (f"{f'{question}?':<12} {said.line}" for question, said in answers.items())
+    here = " && ".join([f"cd {shlex.quote(str(folder))}", *steps])
+    yield f"{'next:':<12} {page}{f' · {here}' if steps else ''}"
     red = [row for row in rows if row.red]
-    facts = {"folder": folder, "page": folder / "report.html", "red": len(red), **answers}
+    facts = {"folder": folder, "page": page, "red": len(red), "next": steps}
+    facts |= {
+        question.lower().replace(" ", "_"): {"answer": said.word, "says": said.says}
+        for question, said in answers.items()
+    }
     return Failed(f"red: {len(red)} of {counted(len(rows), 'gate')}.", facts) if red else facts
 
 
@@ -135,7 +138,8 @@ def _pytest(folder: Path, shards: str, *, quiet: bool) -> int:
         raise
 
 
-def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
+def _next(rows: Sequence[Row], chosen: str) -> list[str]:
+    """The commands that go on from here, in the manifest's folder."""
     red = next((row for row in rows if row.red), None)
     of_shards = [row for row in rows if row.gate in GATES and GATES[row.gate].scope == "shard"]
     steps = ["pytest --ane-shards=all -m gate"] * (red is None and chosen != "all")
@@ -144,5 +148,4 @@ def _next(rows: Sequence[Row], folder: Path, chosen: str) -> str:
     placed = (row for row in of_shards if GATES[row.gate].answers == "place")
     if off := next((row for row in placed if not answer(row).startswith("on ")), None):
         steps.append(f"pytest-ane explain {off.subject.partition(':')[2].partition('[')[0]}")
-    here = f" · {' && '.join([f'cd {shlex.quote(str(folder))}', *steps])}" if steps else ""
-    return f"{folder / 'report.html'}{here}"
+    return steps

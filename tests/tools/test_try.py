@@ -24,11 +24,10 @@ OFF = row("placement", "b", "passed", "off the ANE (3 of 4 ops) · conv_ane=0/1"
 
 
 def test_what_is_next() -> None:
-    page, folder = "try-a/report.html", Path("try-a")
-    assert _next([GREEN, ON], folder, "all") == page
-    assert "--ane-shards=all" in _next([GREEN, ON], folder, "a")
-    assert _next([RED, ON], folder, "a").endswith("cd try-a && pytest-ane blame a")
-    assert _next([GREEN, OFF], folder, "all").endswith("cd try-a && pytest-ane explain b")
+    assert _next([GREEN, ON], "all") == []
+    assert _next([GREEN, ON], "a") == ["pytest --ane-shards=all -m gate"]
+    assert _next([RED, ON], "a") == ["pytest-ane blame a"]
+    assert _next([GREEN, OFF], "all") == ["pytest-ane explain b"]
 
 
 @pytest.mark.slow
@@ -55,9 +54,13 @@ def test_a_manifest_that_was_edited_is_kept(
     monkeypatch.chdir(tmp_path)
     save_layers(tmp_path).rename(tmp_path / "a.mlpackage")
     save_layers(tmp_path, seed=1).rename(tmp_path / "b.mlpackage")
-    assert as_json("try", "a.mlpackage")["right?"].startswith("not known: nobody said")
+    alone = as_json("try", "a.mlpackage")
+    assert alone["right"]["answer"] == "not known"
+    assert alone["right"]["says"].startswith("nobody said")
     again = as_json("try", "a.mlpackage", "--reference=b.mlpackage", code=1)
-    assert again["right?"].startswith("no: a fidelity: ")
+    assert again["right"]["answer"] == "no"
+    assert again["right"]["says"].startswith("a fidelity: ")
+    assert again["next"][0] == "pytest-ane blame a"
     assert again["error"] == "red: 1 of 3 gates."
     manifest = tmp_path / "try-a/shards.toml"
     manifest.write_text(manifest.read_text().replace('"../b.mlpackage"', '"none"'))
