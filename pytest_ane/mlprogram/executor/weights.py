@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def stored(model: MLModel, value: Value) -> Packed | None:
 
 
 def decode(
-    indices: Packed, tables: Array, *, start: int = 0, stop: int | None = None,
+    indices: Packed, tables: Array, start: int = 0, stop: int | None = None,
     out: Array | None = None,
 ) -> Array:  # fmt: skip
     """Rows of a palettized weight: `dense[o, ...] = tables[o // (O / G), indices[o, ...]]`.
@@ -217,16 +218,21 @@ class StreamedWeight:
         """Number of axes, those of a kernel included."""
         return len(self.shape)
 
-    def product(self, columns: Array) -> Array:
-        """`weight columns`: `[O, K]` and `[N, K, P]` give `[N, O, P]`, block by block of rows."""
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """All rows, a few decoded at a time into one buffer, with their place."""
         height, width = self.shape[0], math.prod(self.shape[1:])
         step = max(1, min(height, _AT_ONCE // max(width, 1)))
         buffer = np.empty((step, *self.shape[1:]), self.dtype)
-        result = np.empty((len(columns), height, columns.shape[2]), self.dtype)
         for start in range(0, height, step):
             stop = min(start + step, height)
-            block = self.rows(start, stop, buffer[: stop - start]).reshape(stop - start, width)
-            np.matmul(block, columns, out=result[:, start:stop])
+            yield slice(start, stop), self.rows(start, stop, buffer[: stop - start])
+
+    def product(self, columns: Array) -> Array:
+        """`weight columns`: `[O, K]` and `[N, K, P]` give `[N, O, P]`, block by block of rows."""
+        result = np.empty((len(columns), self.shape[0], columns.shape[2]), self.dtype)
+        for place, rows in self.blocks():
+            block = rows.reshape(len(rows), math.prod(self.shape[1:]))
+            np.matmul(block, columns, out=result[:, place])
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -275,11 +281,7 @@ def palettized(
     if not by_rows or tables.shape[-2:] != (entries, 1) or shape[0] % tables.shape[0]:
         return None
     flat = tables.reshape(-1, entries).astype(dtype, copy=False)
-
-    def rows(start: int, stop: int, out: Array) -> Array:
-        return decode(packed, flat, start=start, stop=stop, out=out)
-
-    return StreamedWeight(shape, dtype, rows)
+    return StreamedWeight(shape, dtype, partial(decode, packed, flat))
 
 
 def plain(model: MLModel, value: Value, dtype: Any) -> StreamedWeight | None:

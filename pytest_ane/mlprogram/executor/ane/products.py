@@ -10,7 +10,6 @@ which activations and weights of 8 bits (W8A8) have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,8 +43,8 @@ def quantize(
     zero_point = along(zero_point, x.shape, axis, "zero_point")
     steps = x / scale
     nearest = np.copysign(np.floor(np.abs(steps) + 0.5), steps)
-    codes: Array = np.clip(nearest + zero_point, *RANGES[output_dtype]).astype(output_dtype)
-    return codes
+    codes = np.clip(nearest + zero_point, *RANGES[output_dtype])
+    return np.asarray(codes.astype(output_dtype))
 
 
 @rule(Grade.INFERRED, "dequantize")
@@ -91,10 +90,6 @@ def scaled_after(codes: Weight, vectors: Array, scale: Array, bias: Array | None
     if bias is not None:
         scaled = scaled + decode(bias)[..., None]
     return replace(total, values=r16(scaled))
-
-
-_AT_ONCE = 1 << 20
-"""Elements of a streamed weight that are decoded at a time, so that they stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,23 +149,17 @@ class Factors:
             return sums(self._weight, vectors, bias)
         if self.groups > 1:
             return sums(Weight.of(self.rows(np.asarray(source))), vectors, bias)
-        return Sums.joined(list(self._streamed(source, vectors, bias)))
+        return Sums.joined(
+            [
+                sums(Weight.of(self.rows(rows)), vectors, None if bias is None else bias[:, place])
+                for place, rows in source.blocks()
+            ]
+        )
 
     @cached_property
     def _weight(self) -> Weight:
         is_half = isinstance(self.source, HalfWeight)
         return Weight.of(self.rows(self.source.patterns if is_half else np.asarray(self.source)))
-
-    def _streamed(
-        self, source: StreamedWeight, vectors: Array, bias: Array | None
-    ) -> Iterator[Sums]:
-        """Sums of some rows after the other, which are decoded in every call."""
-        step = max(1, _AT_ONCE // max(self.width, 1))
-        buffer = np.empty((min(step, source.shape[0]), *source.shape[1:]), source.dtype)
-        for start in range(0, source.shape[0], step):
-            stop = min(start + step, source.shape[0])
-            rows = self.rows(source.rows(start, stop, buffer[: stop - start]))
-            yield sums(Weight.of(rows), vectors, None if bias is None else bias[:, start:stop])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -255,15 +244,13 @@ def conv(
     positions, rows = math.prod(size), weight.shape[0] // groups
     vectors = x.reshape(count, groups, width, positions).transpose(1, 0, 3, 2)
     vectors = vectors.reshape(groups, count * positions, width)
-    total = _sums(weight, width, groups, vectors, bias)
-    if total is None:
-        return None
 
     def shaped(y: Array) -> Array:
         y = y.reshape(groups, rows, count, positions).transpose(2, 0, 1, 3)
         return y.reshape(count, weight.shape[0], *size)
 
-    return total.map(shaped)
+    total = _sums(weight, width, groups, vectors, bias)
+    return total and total.map(shaped)
 
 
 @rule(Grade.RECORDED, "linear")
@@ -273,9 +260,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Sums | None:
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
     vectors = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
     total = _sums(weight, weight.shape[1], 1, vectors, bias)
-    if total is None:
-        return None
-    return total.map(lambda y: y[0].T.reshape(*x.shape[:-1], weight.shape[0]))
+    return total and total.map(lambda y: y[0].T.reshape(*x.shape[:-1], weight.shape[0]))
 
 
 @rule(Grade.RECORDED, "matmul")
@@ -291,16 +276,14 @@ def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False)
     # Either side may be the weight: a constant one is prepared, and many rows are summed faster.
     is_left = x is left or (y is not right and left.height > right.height)
     factors, others = (left, right) if is_left else (right, left)
-    total = _multiplied(factors, others.matrix)
-    if total is None:
-        return None
 
     def shaped(z: Array) -> Array:
         z = z if is_left else np.swapaxes(z, -1, -2)
         z = z if x.ndim > 1 else z[..., 0, :]
         return z if y.ndim > 1 else z[..., 0]
 
-    return total.map(shaped)
+    total = _multiplied(factors, others.matrix)
+    return total and total.map(shaped)
 
 
 def matrix(x: Any, *, transposed: bool) -> Factors:
