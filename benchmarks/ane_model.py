@@ -86,7 +86,7 @@ def silu_by_tanh(x: Any) -> Any:
 def arithmetics() -> dict[str, dict[str, Rule] | None]:
     """Rules by operation for each arithmetic; None for the program's own types."""
     every = dict(rules())
-    rewritten = Rule("silu", Grade.FITTED, silu_by_tanh)
+    rewritten = Rule(Grade.FITTED, silu_by_tanh)
     return {
         "typed": None,
         "sums of products only": {op: every[op] for op in SUMS},

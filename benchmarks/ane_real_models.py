@@ -49,7 +49,7 @@ def backends(*, has_silu: bool) -> dict[str, RuledBackend]:
     every = dict(rules())
     made = {"typed": RuledBackend(None), SIMULATED: RuledBackend(every)}
     if has_silu:
-        typed, ane = (Rule("silu", Grade.FITTED, f) for f in (silu_as_typed, silu_by_tanh))
+        typed, ane = (Rule(Grade.FITTED, f) for f in (silu_as_typed, silu_by_tanh))
         made[f"typed, {REWRITTEN}"] = RuledBackend({"silu": typed})
         made[f"{SIMULATED}, {REWRITTEN}"] = RuledBackend(every | {"silu": ane})
     return made

@@ -41,26 +41,24 @@ class Rule:
     """What computes an operation as the ANE does.
 
     Attributes:
-        op: kind of the operation, as MIL names it.
         grade: of the result, the worst of its parts.
         compute: takes the operation's parameters by MIL's names, fp16 tensors as float32 that hold
             fp16 numbers; gives fp16 numbers as float32, or None for a case it does not cover.
     """
 
-    op: str
     grade: Grade
     compute: Callable[..., Any]
 
 
 REGISTERED: dict[str, Rule] = {}
-"""Rules of the modules that are imported; `simulation` imports them all."""
+"""Rules by operation, of the modules that are imported; `simulation` imports them all."""
 
 
 def rule(grade: Grade, *ops: str) -> Callable[[F], F]:
     """Register a function as the rule of these operations."""
 
     def decorate(function: F) -> F:
-        REGISTERED.update({op: Rule(op, grade, function) for op in ops})
+        REGISTERED.update(dict.fromkeys(ops, Rule(grade, function)))
         return function
 
     return decorate

@@ -28,6 +28,7 @@ from pytest_ane.mlprogram.executor.ane._fp16 import decode, pattern_of, r16
 from pytest_ane.mlprogram.executor.ane._kernel import LIMIT
 from pytest_ane.mlprogram.executor.ane.accumulator import LSB, starts
 from pytest_ane.mlprogram.executor.ops.elementwise import erf as exact_erf
+from pytest_ane.mlprogram.executor.ops.elementwise import gelu as exact_gelu
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 """All fp16 numbers, as patterns."""
@@ -263,13 +264,8 @@ def _silu(x: DoubleArray) -> DoubleArray:
     return np.asarray(x / (1 + np.exp(-x)))
 
 
-def _gelu(x: DoubleArray) -> DoubleArray:
-    z = exact_erf(x / math.sqrt(2))
-    return np.asarray(0.5 * x * (1 + z))
-
-
 _silu_table = cache(lambda: fitted(_silu, -8, 1 / 2, -1787 * 2.0**-20))
-_gelu_table = cache(lambda: fitted(_gelu, -4, 1 / 4, -1581 * 2.0**-21))
+_gelu_table = cache(lambda: fitted(exact_gelu, -4, 1 / 4, -1581 * 2.0**-21))
 
 
 def _fitted(table: Table, x: DoubleArray, slope: float) -> DoubleArray:

@@ -12,6 +12,7 @@ division is unknown.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -21,14 +22,12 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.executor._kernels import ufunc
 from pytest_ane.mlprogram.executor.ane import Grade, rule
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-LARGEST = 65504.0
-"""The largest finite fp16 number."""
 
 
 def _bitcast(source: Any, target: Any, kind: Any, narrower: Any = None) -> Any:
@@ -69,9 +68,9 @@ def round_half_away(y: Any) -> Any:
     normal = of_bits((bits >> _DROPPED) << _DROPPED)
     steps = magnitude * 2.0**24
     whole = np.floor(steps)
-    subnormal = (whole + (1.0 if steps - whole >= 0.5 else 0.0)) * 2.0**-24
-    nearest = normal if magnitude >= 2.0**-14 else subnormal
-    bounded = np.inf if magnitude >= LARGEST + 16 else nearest
+    subnormal = (whole + (1.0 if steps - whole >= 0.5 else 0.0)) * fp16.SMALLEST
+    nearest = normal if magnitude >= fp16.MIN_NORMAL else subnormal
+    bounded = np.inf if magnitude >= fp16.MAX + 16 else nearest
     return np.float32(np.copysign(bounded, y)) + np.float32(0)
 
 
@@ -108,23 +107,18 @@ def r16(y: Array | float) -> FloatArray:
         return np.asarray(_r16(y))
 
 
-_BINARY = "float32(float32, float32)"
+def _exact(operation: Any) -> Any:
+    """An operation of two decoded numbers, which float64 holds exactly; rounded once."""
+
+    @ufunc("float32(float32, float32)")
+    def compute(x: Any, y: Any) -> Any:
+        x, y = np.float64(decoded_number(x)), np.float64(decoded_number(y))
+        return rounded_number(operation(x, y))
+
+    return compute
 
 
-# float64 holds sums and products of two decoded numbers exactly.
-@ufunc(_BINARY)
-def _add(x: Any, y: Any) -> Any:
-    return rounded_number(np.float64(decoded_number(x)) + np.float64(decoded_number(y)))
-
-
-@ufunc(_BINARY)
-def _sub(x: Any, y: Any) -> Any:
-    return rounded_number(np.float64(decoded_number(x)) - np.float64(decoded_number(y)))
-
-
-@ufunc(_BINARY)
-def _mul(x: Any, y: Any) -> Any:
-    return rounded_number(np.float64(decoded_number(x)) * np.float64(decoded_number(y)))
+_add, _sub, _mul = map(_exact, (operator.add, operator.sub, operator.mul))
 
 
 @rule(Grade.RECORDED, "add")

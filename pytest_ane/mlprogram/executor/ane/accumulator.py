@@ -39,11 +39,7 @@ LSB = 2.0**-16
 class Weight:
     """Factors `[B, O, K]` prepared for `sums`: uint16 patterns of fp16, or float32 once decoded.
 
-    Of each row `[B, O]` the sum of
-
-    w
-
-     and the Euclidean norm; not finite where a number is not.
+    Of each row `[B, O]` the sum of |w| and the Euclidean norm; not finite where a number is not.
     """
 
     factors: Patterns | FloatArray
@@ -85,20 +81,16 @@ class Sums:
 
     def map(self, arrange: Callable[[Array], Array]) -> Sums:
         """The same with its arrays in another shape."""
-        mask = self.may_overflow
-        mask = None if mask is None else arrange(mask)
+        mask = None if self.may_overflow is None else arrange(self.may_overflow)
         return replace(self, values=arrange(self.values), may_overflow=mask)
 
     @classmethod
     def joined(cls, parts: Sequence[Sums]) -> Sums:
         """Those of some rows after the other, `[B, O, P]`."""
-        if all(part.may_overflow is None for part in parts):
-            mask = None
-        else:
-            mask = np.concatenate([part.mask for part in parts], 1)
+        depends = any(part.may_overflow is not None for part in parts)
         return cls(
             np.concatenate([part.values for part in parts], 1),
-            mask,
+            np.concatenate([part.mask for part in parts], 1) if depends else None,
             sum(part.products for part in parts),
             sum(part.infinite for part in parts),
             parts[-1].operands,
