@@ -6,7 +6,6 @@ reads as zeros of the list's element shape. States are read and written by refer
 
 from __future__ import annotations
 
-import math
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
@@ -73,11 +72,7 @@ class TensorList:
         if not -len(self.elements) <= index < len(self.elements):
             raise IndexError(f"index {index} into a list of {len(self.elements)} elements")
         element = self.elements[index]
-        return np.zeros(self._shape(), self.dtype) if element is None else element
-
-    def element_size(self) -> int:
-        """Elements of the tensor at an index."""
-        return math.prod(self._shape())
+        return np.zeros(self.element_shape, self.dtype) if element is None else element
 
     def written(self, indices: Any, values: Any) -> TensorList:
         """The list with these values at these indices; a dynamic one grows to hold them."""
@@ -91,7 +86,9 @@ class TensorList:
             elements[place] = np.asarray(value)
         return TensorList(tuple(elements), self.shape, self.dtype, self.dynamic)
 
-    def _shape(self) -> tuple[int, ...]:
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """Shape of the tensor at an index: that of one that was written, else as declared."""
         declared = tuple(0 if isinstance(d, str) else d for d in self.shape)
         return next((e.shape for e in self.elements if e is not None), declared)
 

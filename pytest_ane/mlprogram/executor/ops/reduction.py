@@ -11,14 +11,11 @@ from pytest_ane.mlprogram.executor._registry import register
 from pytest_ane.mlprogram.executor.ops.spatial import integers
 
 
-def _axes(axes: Any) -> tuple[int, ...] | None:
-    return None if axes is None else tuple(integers(axes))
-
-
 def _register(name: str, function: Any) -> None:
     @register(f"reduce_{name}", moves=name in _CHOOSE)
     def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
-        return function(x, axis=_axes(axes), keepdims=keep_dims)
+        axis = None if axes is None else tuple(integers(axes))
+        return function(x, axis=axis, keepdims=keep_dims)
 
 
 _CHOOSE = frozenset(("max", "min"))

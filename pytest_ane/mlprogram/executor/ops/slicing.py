@@ -121,6 +121,10 @@ def tile(x: Any, reps: Any) -> Any:
     return np.tile(x, counts)
 
 
+_PADS: dict[str, Any] = {"reflect": ("reflect", 1), "replicate": ("edge", 0)}
+"""Numpy's modes, and by how much less than its own elements an axis may grow at either end."""
+
+
 @register("pad", moves=True)
 def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
     """Elements before and after axes, given as pairs for the last `len(pad) / 2` of them."""
@@ -131,19 +135,13 @@ def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
         return x
     if mode == "constant":
         return np.pad(x, pairs, constant_values=np.asarray(constant_val).astype(x.dtype))
-    if mode == "reflect":
-        _check_pad(pairs, x.shape, mode, 1)
-        return np.pad(x, pairs, "reflect")
-    if mode == "replicate":
-        _check_pad(pairs, x.shape, mode, 0)
-        return np.pad(x, pairs, "edge")
-    raise ValueError(f"unknown mode {mode!r}; there are: constant, reflect, replicate")
-
-
-def _check_pad(pairs: list[tuple[int, int]], shape: tuple[int, ...], mode: str, less: int) -> None:
-    for axis, (amounts, size) in enumerate(zip(pairs, shape, strict=True)):
+    if mode not in _PADS:
+        raise ValueError(f"unknown mode {mode!r}; there are: constant, reflect, replicate")
+    name, less = _PADS[mode]
+    for axis, (amounts, size) in enumerate(zip(pairs, x.shape, strict=True)):
         if max(amounts) > max(size - less, 0):
             raise ValueError(f"mode {mode} cannot add {amounts} to axis {axis} of {size} elements")
+    return np.pad(x, pairs, name)
 
 
 @register("reverse_sequence", moves=True)
