@@ -20,7 +20,7 @@ FAILURES = (
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Opsets as functions name them (`CoreML8`) and as deployment targets name them (`iOS18`).
+# Opsets as functions name them (`CoreML8`) and as deployment targets name them (`iOS18`), in order.
 _OPSETS = {"iOS15": 5, "iOS16": 6, "iOS17": 7, "iOS18": 8, "iOS26": 9}
 
 
@@ -28,13 +28,13 @@ _OPSETS = {"iOS15": 5, "iOS16": 6, "iOS17": 7, "iOS18": 8, "iOS26": 9}
 class Implementation:
     """An operation's function from an opset on; one that only `moves` values needs no rounding."""
 
-    name: str
     opset: int
     compute: Callable[..., Any]
     moves: bool
 
 
-_REGISTRY: dict[str, list[Implementation]] = {}
+_REGISTRY: dict[tuple[str, int], Implementation] = {}
+"""By name and opset."""
 
 
 def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable[[F], F]:
@@ -48,10 +48,8 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
         raise ValueError(f"unknown opset {opset!r}; there are: {', '.join(_OPSETS)}")
 
     def decorate(function: F) -> F:
-        for name in names:
-            entry = Implementation(name, _OPSETS[opset], function, moves)
-            versions = [v for v in _REGISTRY.get(name, []) if v.opset != entry.opset]
-            _REGISTRY[name] = sorted([*versions, entry], key=lambda v: v.opset)
+        entry = Implementation(_OPSETS[opset], function, moves)
+        _REGISTRY.update({(name, entry.opset): entry for name in names})
         return function
 
     return decorate
@@ -67,13 +65,13 @@ def lookup(name: str, opset: str, where: str = "") -> Implementation:
     """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows."""
     _load_ops()
     level = _level(opset, where)
-    fitting = [v for v in _REGISTRY.get(name, []) if v.opset <= level]
+    fitting = [n for n in _OPSETS.values() if n <= level and (name, n) in _REGISTRY]
     if not fitting:
         raise ExecutionError(
             f"{where}operation {name!r} is not implemented for opset {opset}; implemented are: "
             f"{', '.join(names())}. Add it with @pytest_ane.mlprogram.executor.register({name!r})."
         )
-    return fitting[-1]
+    return _REGISTRY[name, fitting[-1]]
 
 
 def _level(opset: str, where: str) -> int:
@@ -88,7 +86,7 @@ def _level(opset: str, where: str) -> int:
 def names() -> list[str]:
     """Names of all implemented operations, user-registered ones included, sorted."""
     _load_ops()
-    return sorted(_REGISTRY)
+    return sorted({name for name, _ in _REGISTRY})
 
 
 @cache
