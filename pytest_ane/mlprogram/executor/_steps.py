@@ -190,6 +190,7 @@ def _assign(values: Values, slots: Sequence[int], variables: Sequence[Any]) -> N
         values[slot] = variable
 
 
+@np.errstate(all="ignore")
 def run_all(
     block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int], budget: Budget
 ) -> None:

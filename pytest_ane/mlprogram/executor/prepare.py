@@ -37,6 +37,7 @@ from pytest_ane.mlprogram.executor.weights import (
     palettized,
     plain,
 )
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import (
     Argument,
     Blob,
@@ -266,9 +267,8 @@ class Preparer:
     """
 
     def __init__(
-        self, model: MLModel, precision: Precision, memory_budget: int | None = None,
-        overrides: Mapping[Operation, Any] | None = None, budget: Budget | None = None,
-        simulation: Simulation | None = None,
+        self, model: MLModel, precision: Precision, memory_budget: int | None,
+        overrides: Mapping[Operation, Any] | None, budget: Budget, simulation: Simulation | None,
     ) -> None:  # fmt: skip
         self._simulation = simulation
         function = model.main
@@ -276,7 +276,7 @@ class Preparer:
         self.slots: ChainMap[str, int] = ChainMap()
         self.constants = Constants(
             model, function.opset, precision, memory_budget, overrides, _factors(function.block),
-            current_budget() if budget is None else budget,
+            budget,
         )  # fmt: skip
         self.template: list[Any] = []
         self.block = self._block(function.block, function.inputs)
@@ -415,11 +415,7 @@ def _last_uses(
     for i, op in enumerate(operations):
         last |= dict.fromkeys((out.name for out in op.outputs), i)
         last |= dict.fromkeys((name for name in uses(op) if name in last), i)
-    names: dict[int, list[str]] = {}
-    for name, i in last.items():
-        if name not in outputs:
-            names.setdefault(i, []).append(name)
-    return names
+    return grouped((i, name) for name, i in last.items() if name not in outputs)
 
 
 def uses(op: Operation) -> Iterable[str]:

@@ -8,7 +8,6 @@ run again with other constants: only what follows from them is computed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -173,9 +172,8 @@ class Session:
         """
         names, keep = self._declared if outputs is None else self._chosen(outputs)
         states = [None] * len(inputs) if states is None else states
-        with np.errstate(all="ignore"):
-            tables = [self.table(x, state) for x, state in zip(inputs, states, strict=True)]
-            run_all(self.block, tables, keep, self.budget)
+        tables = [self.table(x, state) for x, state in zip(inputs, states, strict=True)]
+        run_all(self.block, tables, keep, self.budget)
         return [{name: self.result(name, values) for name in names} for values in tables]
 
     def _chosen(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
@@ -280,7 +278,7 @@ class Replay:
         self.session = session
         self._keep = frozenset(range(len(session.template)))
         self._tables = [session.table(x) for x in inputs]
-        _run(session, session.block, self._tables, self._keep)
+        run_all(session.block, self._tables, self._keep, session.budget)
 
     def outputs(self) -> list[dict[str, Any]]:
         """The declared outputs by name, for each of the inputs."""
@@ -293,7 +291,7 @@ class Replay:
         steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]
         pairs = [zip(values, session.template, strict=True) for values in self._tables]
         tables = [[v if constant is None else constant for v, constant in pair] for pair in pairs]
-        _run(session, PreparedBlock((), tuple(steps), ()), tables, self._keep)
+        run_all(PreparedBlock((), tuple(steps), ()), tables, self._keep, session.budget)
         return [_outputs(session, values) for values in tables]
 
 
@@ -310,14 +308,7 @@ def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
     """Run one step of a session on several tables of values, and keep its results."""
     step = session.block.steps[index]
     keep = frozenset(slot for slot, _ in step.outputs)
-    _run(session, PreparedBlock((), (step,), ()), tables, keep)
-
-
-def _run(
-    session: Session, block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]
-) -> None:
-    with np.errstate(all="ignore"):
-        run_all(block, tables, keep, session.budget)
+    run_all(PreparedBlock((), (step,), ()), tables, keep, session.budget)
 
 
 def _outputs(session: Session, values: Values) -> dict[str, Any]:

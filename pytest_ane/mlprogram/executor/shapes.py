@@ -128,10 +128,18 @@ class ShapeRun:
             if op.blocks:
                 says = f"{op.name!r} is a {op.op}: what it costs depends on values"
                 raise ExecutionError(f"{model.path}: {says}, not on the program alone.")
-        stand_ins = _stand_ins(self._function)
-        self._session = Session(model, "float32", overrides=stand_ins)
+        self._session = Session(model, "float32", overrides=_stand_ins(self._function))
         self._values = list(self._session.template)
-        self._fill(shapes)
+        try:
+            states = self._session.make_state()
+        except (MemoryError, ValueError) as error:
+            raise ExecutionError(f"{model.path}: its states are too large ({error}).") from None
+        for named in self._function.inputs:
+            self._values[self._session.slots[named.name]] = (
+                zeros(shapes[named.name], carried(named.type.dtype, "float32"))
+                if isinstance(named.type, TensorType)
+                else states[named.name]
+            )
         # Nothing is freed: arrays are small or take no memory, and outputs are needed later.
         self._keep = frozenset(range(len(self._values)))
 
@@ -164,20 +172,6 @@ class ShapeRun:
     def shape(self, name: str) -> Shape:
         """Of a value that is in the run, once it is computed."""
         return np.shape(self._values[self._session.slots[name]])
-
-    def _fill(self, shapes: Mapping[str, Shape]) -> None:
-        session = self._session
-        try:
-            states = session.make_state()
-        except (MemoryError, ValueError) as error:
-            path = session.model.path
-            raise ExecutionError(f"{path}: its states are too large ({error}).") from None
-        for named in self._function.inputs:
-            self._values[session.slots[named.name]] = (
-                zeros(shapes[named.name], carried(named.type.dtype, "float32"))
-                if isinstance(named.type, TensorType)
-                else states[named.name]
-            )
 
 
 def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
