@@ -94,8 +94,7 @@ class Meter:
 
     def admit(self, what: str, op: str, parameters: Mapping[str, Any], itemsize: int) -> None:
         """Hold an operation against the budget before it is computed."""
-        if time.monotonic() > self._end:
-            raise self._time_error(what)
+        self._check_time(what)
         size = result_elements(op, parameters) * itemsize
         words = WORDS.get(op, USUAL_WORDS)
         if self._held + size * words <= self._memory:
@@ -116,12 +115,12 @@ class Meter:
         if self._turns < 0:
             fix = "its condition may never become false"
             raise BudgetError(f"{what} is still running after {self._most:,} turns; {fix}.")
-        if time.monotonic() > self._end:
-            raise self._time_error(what)
+        self._check_time(what)
 
-    def _time_error(self, what: str) -> BudgetError:
-        seconds = f"{self._budget.seconds:g} s, the budget of a call"
-        return BudgetError(f"{what} is still running after {seconds}; raise --ane-time.")
+    def _check_time(self, what: str) -> None:
+        if time.monotonic() > self._end:
+            seconds = f"{self._budget.seconds:g} s, the budget of a call"
+            raise BudgetError(f"{what} is still running after {seconds}; raise --ane-time.")
 
 
 def held_bytes(values: Iterable[Any]) -> int:
@@ -361,7 +360,6 @@ RULES: Mapping[str, Callable[..., Any]] = {
                     _image(x, target_size_height, target_size_width)),
     "affine": lambda x, output_height, output_width, **_:
               volume((*x.shape[:2], output_height, output_width)),
-    "concat": lambda values, **_: _elements(values),
     "constexpr_lut_to_dense": _table,
     "constexpr_lut_to_sparse": lambda indices_mask, lut, **_: _table(indices_mask, lut),
     "constexpr_sparse_to_dense": lambda mask, shape=(), **_:
@@ -374,7 +372,7 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "gather_along_axis": lambda indices, **_: _elements(indices),
     "gather_nd": _gather_nd,
     "linear": lambda x, weight, **_: volume(x.shape[:-1]) * max(weight.shape[0], 1),
-    "list_gather": lambda ls, indices: len(integers(indices)) * ls.element_size(),
+    "list_gather": lambda ls, indices: len(integers(indices)) * math.prod(ls.element_shape),
     "list_scatter": _written,
     "list_write": _written,
     "make_list": lambda init_length=1, **_: 2 * int(init_length),
@@ -392,6 +390,5 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "sliding_windows": _sliding,
     "space_to_batch": lambda x, paddings, **_: _pad(x, paddings),
     "split": lambda num_splits=None, **_: max(int(num_splits or 1), 1) * _VIEW,
-    "stack": lambda values, **_: _elements(values),
     "tile": lambda x, reps, **_: _elements(x) * volume(integers(reps)),
 }  # fmt: skip
