@@ -134,22 +134,23 @@ def bind_inputs(
     pipeline it stays out.
     """
     check_names(model.path, model.inputs, inputs)
-    whole = isinstance(model, Pipeline)
-    types = {} if isinstance(model, Pipeline) else {n.name: n.type for n in model.main.inputs}
+    main = None if isinstance(model, Pipeline) else model.main
+    types = {} if main is None else {named.name: named.type for named in main.inputs}
     bound = {}
     with np.errstate(all="ignore"):
         for feature in model.inputs:
-            name = feature.name
-            kind = types.get(name)
+            name, kind = feature.name, types.get(feature.name)
             dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
             if name in inputs and feature.kind == "image":
                 array = _image(model, feature, inputs[name])
             elif name in inputs:
                 array = _tensor(model, feature, inputs[name], dtype)
-            elif whole and feature.optional:
+            elif main is None and feature.optional:
                 continue
+            elif feature.optional and feature.default is not None:
+                array = np.full(feature.shape, feature.default, carried(feature.dtype))
             else:
-                array = _default(model, feature)
+                raise refusal(model, feature, "is missing")
             bound[name] = convert(array, dtype, precision)
     return bound
 
@@ -195,12 +196,6 @@ def refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> Execut
     """Of an input, with what it takes."""
     says = f"input {feature.name!r} {problem}; it takes {present(feature)}"
     return ExecutionError(f"{model.path}: {says}.")
-
-
-def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
-    if not feature.optional or feature.default is None:
-        raise refusal(model, feature, "is missing")
-    return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
 def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> Any:
