@@ -48,16 +48,7 @@ _VERSION = 32
 _SCHEMAS = {"inputSchema": "input", "outputSchema": "output", "stateSchema": "state"}
 
 
-class _Described:
-    default: str
-    _functions: Mapping[str, Any]
-
-    def describes(self, function: str) -> bool:
-        """Whether it holds a function's features: in a table, or as the default function's."""
-        return function in self._functions or function == (self.default or "main")
-
-
-class ModelData(_Described):
+class ModelData:
     """`coremldata.bin`, read; it answers as `Metadata` does.
 
     `FileNotFoundError` where there is none, `ProgramError` of another form or an impossible
@@ -84,11 +75,11 @@ class ModelData(_Described):
         self.specification_version = int(version)
         self.user_defined = dict(self._description.metadata.userDefined)
         self.default = self._description.defaultFunctionName
-        self._functions = {each.name: each for each in self._description.functions}
+        self.functions = {each.name: each for each in self._description.functions}
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
         """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function."""
-        described = self._functions.get(function, self._description)
+        described = self.functions.get(function, self._description)
         return read_features(getattr(described, _SCHEMAS[schema]), self.file)
 
 
@@ -130,16 +121,14 @@ def is_compiled(path: Path) -> bool:
     )
 
 
-def read_compiled(
-    path: Path, *, weights: bool = True, function: str | None = None
-) -> MLModel | Pipeline:
+def read_compiled(path: Path, *, weights: bool, function: str | None) -> MLModel | Pipeline:
     """Read an `.mlmodelc`, as `model.read_any` does."""
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
     if part_folders(path):
-        return _pipeline(path, weights=weights, part=function)
-    return _model(path, weights=weights, function=function)
+        return _pipeline(path, weights, function)
+    return _model(path, weights, function)
 
 
 def part_folders(path: Path) -> list[Path]:
@@ -158,12 +147,12 @@ def _named(path: Path) -> tuple[list[Path], tuple[str, ...], tuple[str, ...]]:
     return folders, names, tuple(name for name, f in named if (f / _PROGRAM).exists())
 
 
-def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipeline:
+def _pipeline(path: Path, weights: bool, part: str | None) -> MLModel | Pipeline:
     """A pipeline, or one of its programs, whatever the other parts are."""
     folders, names, programs = _named(path)
 
     def read(folder: Path) -> MLModel:
-        return replace(_model(folder, weights=weights), part=folder.name)
+        return replace(_model(folder, weights, None), part=folder.name)
 
     if part is not None:
         if part not in programs:
@@ -199,7 +188,7 @@ def _refused(path: Path, number: int, folder: Path) -> ProgramError:
     return ProgramError(f"{part}is a {kind}, {kept}; {fix}.")
 
 
-def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
+def _model(path: Path, weights: bool, function: str | None) -> MLModel:
     metadata = _metadata(path)
     program = _program(path / _PROGRAM)
     several = len(program.functions) > 1
@@ -207,7 +196,7 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
     if name not in program.functions:
         known = ", ".join(program.functions)
         raise ProgramError(f"{path / _PROGRAM}: has no function {name!r}; it has {known}.")
-    if several and not metadata.describes(name):
+    if several and name not in metadata.functions and name != (metadata.default or "main"):
         says = f"does not describe the function {name!r} of {_PROGRAM}; compile the package again"
         raise ProgramError(f"{metadata.file}: {says}.")
     inputs, outputs, states = (metadata.features(name, schema) for schema in _SCHEMAS)
@@ -283,7 +272,7 @@ _DAMAGED = (AttributeError, IndexError, KeyError, OverflowError, RecursionError,
             ValueError)  # fmt: skip
 
 
-class Metadata(_Described):
+class Metadata:
     """`metadata.json`, read."""
 
     def __init__(self, file: Path) -> None:
@@ -295,7 +284,7 @@ class Metadata(_Described):
             user = self._content.get("userDefinedMetadata", {})
             self.user_defined = {str(key): str(value) for key, value in user.items()}
             self.default = str(self._content.get("defaultFunctionName", ""))
-            self._functions = {str(f["name"]): f for f in self._content.get("functions", ())}
+            self.functions = {str(f["name"]): f for f in self._content.get("functions", ())}
         except _DAMAGED as error:
             raise self._damaged(error) from None
 
@@ -305,7 +294,7 @@ class Metadata(_Described):
         A model of several functions has a table for each of them; others have one for all.
         """
         try:
-            entries = self._functions.get(function, self._content).get(schema, ())
+            entries = self.functions.get(function, self._content).get(schema, ())
             return tuple(checked(self._feature(entry), self.file) for entry in entries)
         except _DAMAGED as error:
             raise self._damaged(error) from None
@@ -326,8 +315,8 @@ class Metadata(_Described):
     def _array(self, name: str, kind: str, optional: bool, entry: Mapping[str, Any]) -> Feature:
         if (dtype := str(entry["dataType"])) not in _ARRAYS:
             raise ProgramError(f"{self.file}: feature {name!r} has the unknown type {dtype}.")
-        shape = _extents(_listed(entry.get("shape")))
-        shapes = tuple(map(_extents, _listed(entry.get("enumeratedShapes"))))
+        shape = tuple(map(int, _listed(entry.get("shape"))))
+        shapes = tuple(tuple(map(int, s)) for s in _listed(entry.get("enumeratedShapes")))
         ends = _listed(entry.get("shapeRange"))
         ranges = tuple((int(low), int(high) if high >= 0 else None) for low, high in ends)
         return Feature(name, _ARRAYS[dtype], shape, ranges, shapes, kind, optional)
@@ -339,10 +328,6 @@ class Metadata(_Described):
 def _listed(text: Any) -> Any:
     """A list: the compiler writes it as a text, such as `"[[1, 1], [1, 32000]]"`."""
     return json.loads(text) if isinstance(text, str) else text or ()
-
-
-def _extents(shape: Any) -> tuple[int, ...]:
-    return tuple(int(d) for d in shape)
 
 
 def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = ()) -> Path:
