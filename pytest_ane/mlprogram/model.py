@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_ane.mlprogram.blob import byte_size, load
 from pytest_ane.mlprogram.compiled import (
     compiled_functions,
     is_compiled,
@@ -15,10 +14,6 @@ from pytest_ane.mlprogram.digests import check_links
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.package import package_functions, parse_package, pipeline_of, read_package
 from pytest_ane.mlprogram.records import MLModel, Pipeline
-
-__all__ = ["SUFFIXES", "byte_size", "counterpart", "entry_points", "is_pipeline", "load",
-           "only_program",
-           "read_any", "read_functions", "read_model"]  # fmt: skip
 
 SUFFIXES = (".mlpackage", ".mlmodelc")
 """Of packages, and of what Core ML compiles them to."""

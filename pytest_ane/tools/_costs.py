@@ -10,8 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.mlprogram.blob import byte_size
 from pytest_ane.mlprogram.executor.shapes import Parameters, Shape, ShapeRun, input_shapes
-from pytest_ane.mlprogram.model import byte_size, read_model
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (
     Argument,
     Blob,
