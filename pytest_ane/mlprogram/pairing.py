@@ -8,7 +8,7 @@ give weights other names and leave operations as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from operator import attrgetter, itemgetter
@@ -22,6 +22,7 @@ from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.blob import packed
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import (
     Argument,
     Blob,
@@ -110,18 +111,14 @@ _PLACES = attrgetter("place"), lambda each: each.place[2], _extents
 
 def _by_function(model: MLModel) -> dict[str, list[_Taken]]:
     """Weights of each function in the order in which operations take them."""
-    found: dict[str, dict[str, ProgramWeight]] = {}
-    for each in find_weights(model):
-        found.setdefault(each.function.name, {})[each.operation.outputs[0].name] = each
-    return {
-        name: [*_taken(function, found.get(name, {}))]
-        for name, function in model.program.functions.items()
-    }
+    found = grouped((each.function.name, each) for each in find_weights(model))
+    functions = model.program.functions
+    return {name: [*_taken(function, found.get(name, ()))] for name, function in functions.items()}
 
 
-def _taken(function: Function, weights: Mapping[str, ProgramWeight]) -> Iterator[_Taken]:
-    passed = {name: name for name in weights}
-    left = dict(weights)
+def _taken(function: Function, weights: Iterable[ProgramWeight]) -> Iterator[_Taken]:
+    left = {each.operation.outputs[0].name: each for each in weights}
+    passed = {name: name for name in left}
     for op in function.walk():
         moves = op.op in _MOVES and next(iter(op.inputs.get("x", ())), None)
         if isinstance(moves, Ref) and moves.name in passed:

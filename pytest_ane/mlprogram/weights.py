@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.executor.ops.constexpr import constexpr_blockwise_shift_scale
 from pytest_ane.mlprogram.executor.prepare import Constants
 from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, decode
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import (
     DType,
     Function,
@@ -277,24 +279,22 @@ class ProgramWeight:
 
 def take_census(model: MLModel) -> Census:
     """Census of all functions' weights, shared ones once; `ProgramError` of an impossible shape."""
-    takers: dict[Weight, set[str]] = {}
-    for each in find_weights(model):
-        untaken = replace(each.weight, op_types=())
-        takers.setdefault(untaken, set()).update(each.weight.op_types)
-    return Census(tuple(replace(w, op_types=tuple(sorted(t))) for w, t in takers.items()))
+    found = (each.weight for each in find_weights(model))
+    takers = grouped((replace(w, op_types=()), op) for w in found for op in w.op_types)
+    return Census(tuple(replace(w, op_types=tuple(sorted({*t}))) for w, t in takers.items()))
 
 
 def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
     """Every weight with the operations it comes from, once for each function that has it."""
     for function in model.program.functions.values():
         producers = {out.name: op for op in function.walk() for out in op.outputs}
-        takers: dict[str, set[str]] = {}
-        for op in function.walk():
-            if op.op == "const" or op.op.startswith("constexpr_"):
-                continue
-            for name in filter(producers.__contains__, op.reads):
-                takers.setdefault(name, set()).add(op.op)
-        for name, ops in takers.items():
+        takers = grouped(
+            (name, op.op)
+            for op in function.walk()
+            if op.op != "const" and not op.op.startswith("constexpr_")
+            for name in op.reads
+        )
+        for name in filter(producers.__contains__, takers):
             operation = producers[name]
             try:
                 weight = _weight(operation, producers)
@@ -302,7 +302,7 @@ def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
                 says = f"the weight {name} is damaged: {error}"
                 raise ProgramError(f"{model.path}: {says}.") from None
             if weight is not None:
-                weight = replace(weight, op_types=tuple(sorted(ops)))
+                weight = replace(weight, op_types=tuple(sorted({*takers[name]})))
                 yield ProgramWeight(weight, operation, function, producers)
 
 
@@ -382,11 +382,7 @@ def _scaled(model: MLModel, weight: ProgramWeight) -> StreamedWeight | None:
     with np.errstate(over="ignore"):
         tables = constexpr_blockwise_shift_scale(grid, wide, offset).astype(np.float16)
     indices = Packed(packed(model, stored["data"]), len(numbers).bit_length() - 1, shape)
-    flat = tables.astype(np.float32)
-
-    def rows(start: int, stop: int, out: Any) -> Any:
-        return decode(indices, flat, start=start, stop=stop, out=out)
-
+    rows = partial(decode, indices, tables.astype(np.float32))
     return StreamedWeight(shape, np.float32, rows)
 
 
