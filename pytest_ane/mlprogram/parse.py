@@ -233,11 +233,7 @@ class _Build(Transformer[Token, Program]):
         except ValueError as error:
             raise _Fault(f"{_at(token)}: {error}.") from None
 
-    def number(self, token: Token) -> Number:
-        return Number(token)
-
-    def row(self, token: Token) -> Row:
-        return Row(token)
+    number, row = Number, Row
 
     def rows(self, *literals: Literal) -> list[Literal]:
         return [*literals]
@@ -438,20 +434,14 @@ def _tensor_literal(data: Any, kind: TensorType) -> str:
     if kind.dtype is DType.STRING:
         words = [quote(t) for t in ([data] if isinstance(data, str) else data)]
     else:
-        words = _words(np.asarray(data).reshape(-1))
+        numbers = np.asarray(data).reshape(-1).tolist()
+        words = [_hexadecimal(x) if isinstance(x, float) else str(x).lower() for x in numbers]
     if 0 in kind.shape:
         return "[]"
     for extent in reversed(kind.shape):
         size = int(extent or 0)
         words = [f"[{', '.join(words[i : i + size])}]" for i in range(0, len(words), size)]
     return words[0]
-
-
-def _words(array: Any) -> list[str]:
-    """Numbers as the compiler writes them, each exact."""
-    if array.dtype.kind == "f":
-        return [_hexadecimal(x) for x in array.astype(np.float64).tolist()]
-    return [str(x).lower() for x in array.tolist()]
 
 
 def _hexadecimal(number: float) -> str:

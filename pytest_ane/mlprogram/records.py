@@ -167,6 +167,13 @@ class Block:
     operations: tuple[Operation, ...]
     outputs: tuple[str, ...]
 
+    def walk(self) -> Iterator[Operation]:
+        """Every operation, nested blocks included, in program order."""
+        for operation in self.operations:
+            yield operation
+            for nested in operation.blocks:
+                yield from nested.walk()
+
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -179,7 +186,7 @@ class Function:
 
     def walk(self) -> Iterator[Operation]:
         """Every operation, nested blocks included, in program order."""
-        return _walk(self.block)
+        return self.block.walk()
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,13 +208,6 @@ class Program:
         """Every operation of every function, nested blocks included."""
         for function in self.functions.values():
             yield from function.walk()
-
-
-def _walk(block: Block) -> Iterator[Operation]:
-    for operation in block.operations:
-        yield operation
-        for nested in operation.blocks:
-            yield from _walk(nested)
 
 
 NUMBERS = ("doubleType", "int64Type")

@@ -22,14 +22,8 @@ from pytest_ane.mlprogram.records import (
     ValueType,
 )
 
-# MIL.proto's DataType by name.
-DTYPES = {
-    "BOOL": DType.BOOL, "STRING": DType.STRING, "FLOAT16": DType.FP16, "FLOAT32": DType.FP32,
-    "FLOAT64": DType.FP64, "BFLOAT16": DType.BF16, "INT4": DType.INT4, "INT8": DType.INT8,
-    "INT16": DType.INT16, "INT32": DType.INT32, "INT64": DType.INT64, "UINT1": DType.UINT1,
-    "UINT2": DType.UINT2, "UINT3": DType.UINT3, "UINT4": DType.UINT4, "UINT6": DType.UINT6,
-    "UINT8": DType.UINT8, "UINT16": DType.UINT16, "UINT32": DType.UINT32, "UINT64": DType.UINT64,
-}  # fmt: skip
+DTYPES = {d.name.replace("FP", "FLOAT").replace("BF", "BFLOAT"): d for d in DType}
+"""By the names of MIL.proto's DataType, which has `FLOAT16` and `BFLOAT16` for FP16 and BF16."""
 
 # Types narrower than a byte are stored packed, and unpacked into these.
 NUMPY: dict[DType, Any] = {
