@@ -80,8 +80,7 @@ def rounded(x: Any) -> FloatArray:
         kernels = _kernels or _kernels_if_worth(x.size * _ROUNDING)
         if kernels is not None:
             return np.asarray(kernels.rounded(x))
-    numbers: FloatArray = np.asarray(x).astype(np.float16).astype(np.float32)
-    return numbers
+    return np.asarray(x).astype(np.float16).astype(np.float32)
 
 
 def round_fp16(x: Any) -> FloatArray:
@@ -103,8 +102,7 @@ def convert(array: Array, dtype: DType, precision: Precision) -> Array:
 
     Callers have numpy's warnings off.
     """
-    converted: Array = converter(TensorType(dtype), precision, moves=False)(array)
-    return converted
+    return np.asarray(converter(TensorType(dtype), precision, moves=False)(array))
 
 
 @lru_cache(maxsize=1024)

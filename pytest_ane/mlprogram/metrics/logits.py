@@ -222,8 +222,7 @@ def _perplexity(losses: list[float]) -> float | None:
 
 def _kl(log_p: DoubleArray, log_q: DoubleArray) -> DoubleArray:
     with np.errstate(invalid="ignore"):
-        divergence: DoubleArray = (np.exp(log_p) * (log_p - log_q)).sum(axis=1)
-    return divergence
+        return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=1))
 
 
 def _ranks(a: DoubleArray, b: DoubleArray) -> npt.NDArray[np.int64]:
@@ -231,8 +230,7 @@ def _ranks(a: DoubleArray, b: DoubleArray) -> npt.NDArray[np.int64]:
     best = a.argmax(axis=1)[:, None]
     own = np.take_along_axis(b, best, axis=1)
     before = ~(b <= own) | ((b == own) & (np.arange(b.shape[1]) < best))
-    ranks: npt.NDArray[np.int64] = before.sum(axis=1)
-    return ranks
+    return np.asarray(before.sum(axis=1))
 
 
 def _leads(logits: DoubleArray) -> DoubleArray:
@@ -240,8 +238,7 @@ def _leads(logits: DoubleArray) -> DoubleArray:
         return np.full(len(logits), math.inf)
     ordered = np.partition(logits, (-2, -1), axis=1)
     with np.errstate(invalid="ignore"):
-        lead: DoubleArray = ordered[:, -1] - ordered[:, -2]
-    return lead
+        return np.asarray(ordered[:, -1] - ordered[:, -2])
 
 
 def _nll(logs: DoubleArray, ids: Sequence[int]) -> list[float | None]:
@@ -276,5 +273,4 @@ def _rounded(log: float) -> float:
 
 def _log_softmax(x: DoubleArray) -> DoubleArray:
     shifted = x - x.max(axis=1, keepdims=True)
-    result: DoubleArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -52,10 +52,8 @@ def cosine(a: Array, b: Array) -> DoubleArray:
     check_shapes(a, b)
     with np.errstate(invalid="ignore", divide="ignore"):
         a, b = (x / _largest(x)[:, None] for x in (a.astype(np.float64), b.astype(np.float64)))
-        angle: DoubleArray = np.clip(
-            _dots(a, b) / (np.sqrt(_dots(a, a)) * np.sqrt(_dots(b, b))), -1.0, 1.0
-        )
-    return angle
+        angle = _dots(a, b) / (np.sqrt(_dots(a, a)) * np.sqrt(_dots(b, b)))
+        return np.asarray(np.clip(angle, -1.0, 1.0))
 
 
 class Contributions(NamedTuple):
@@ -114,8 +112,7 @@ def along(y: Array, x: Array) -> DoubleArray:
     with np.errstate(invalid="ignore"):
         squares = _dots(x, x)
         share = _dots(y, x) / np.where(squares == 0, 1.0, squares)
-        component: DoubleArray = share[:, None] * x
-    return component
+        return np.asarray(share[:, None] * x)
 
 
 def is_cosine(value: float) -> bool:
@@ -130,8 +127,7 @@ def check_shapes(*arrays: Array) -> None:
 
 
 def _dots(a: DoubleArray, b: DoubleArray) -> DoubleArray:
-    dots: DoubleArray = np.einsum("tc,tc->t", a, b)
-    return dots
+    return np.asarray(np.einsum("tc,tc->t", a, b))
 
 
 def _compared(
@@ -152,8 +148,7 @@ def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
 
 
 def _largest(x: Array) -> DoubleArray:
-    largest: DoubleArray = np.abs(x).max(axis=1, initial=0.0)
-    return largest
+    return np.asarray(np.abs(x).max(axis=1, initial=0.0))
 
 
 _NOISE = 1e-6
