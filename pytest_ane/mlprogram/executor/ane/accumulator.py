@@ -108,29 +108,22 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
 
     fp16 numbers in any floating type; infinities and NaN of vectors are decoded.
     """
-    x, least, start = prepare(weight, vectors, bias)
-    totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
+    numbers = np.ascontiguousarray(vectors, np.float32)
+    rows, (groups, count, width) = weight.factors.shape[:2], numbers.shape
+    if weight.factors.shape != (groups, rows[1], width):
+        raise ValueError(f"factors {weight.factors.shape} and vectors {numbers.shape} do not fit")
+    start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
+    # Vectors in LSB, and the least |factor| that counts for each of their numbers.
+    x, least = np.empty_like(numbers), np.empty_like(numbers)
+    scale(numbers, x, least)
+    totals = np.empty((*rows, count))
     mask = np.zeros(totals.shape, np.bool_)
     counts = np.zeros(2, np.int64)
     products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
     values = r16(np.multiply(totals, LSB, out=totals))
     depends, infinite = counts.tolist()
     may_overflow = mask if depends else None
-    return Sums(values, may_overflow, totals.size * x.shape[-1], infinite, (weight, vectors))
-
-
-def prepare(
-    weight: Weight, vectors: Array, bias: Array | None
-) -> tuple[FloatArray, FloatArray, DoubleArray]:
-    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
-    numbers = np.ascontiguousarray(vectors, np.float32)
-    rows, (groups, _, width) = weight.factors.shape[:2], numbers.shape
-    if weight.factors.shape != (groups, rows[1], width):
-        raise ValueError(f"factors {weight.factors.shape} and vectors {numbers.shape} do not fit")
-    start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
-    x, least = np.empty_like(numbers), np.empty_like(numbers)
-    scale(numbers, x, least)
-    return x, least, start
+    return Sums(values, may_overflow, totals.size * width, infinite, (weight, vectors))
 
 
 def starts(bias: Array) -> DoubleArray:
