@@ -30,7 +30,6 @@ from pytest_ane.mlprogram.records import (
     MLModel,
     Operation,
     TensorType,
-    Value,
 )
 
 Shape = tuple[int, ...]
@@ -40,13 +39,10 @@ Parameters = Mapping[str, Any]
 
 def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
     """Shapes of all inputs by name, with `tokens` along flexible axes; whether there is one."""
-    features = {feature.name: feature for feature in model.inputs}
-    shapes, flexible = {}, False
-    for named in model.main.inputs:
-        if isinstance(named.type, TensorType):
-            shape, bends = _shape(model, named.name, named.type, features, tokens)
-            shapes[named.name], flexible = shape, flexible or bends
-    return shapes, flexible
+    named = ((each.name, each.type) for each in model.main.inputs)
+    kinds = {name: kind for name, kind in named if isinstance(kind, TensorType)}
+    shapes = {name: _shape(model, name, kind, tokens) for name, kind in kinds.items()}
+    return shapes, any(None in kind.shape for kind in kinds.values())
 
 
 def largest_tokens(package: Path, most: int, function: str | None = None) -> int:
@@ -65,21 +61,19 @@ def token_range(model: MLModel, most: int) -> tuple[int, int]:
     return least, max(least, min([most, *(high for _, high in varying)])) if varying else 1
 
 
-def _shape(
-    model: MLModel, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
-) -> tuple[Shape, bool]:
-    if all(d is not None for d in kind.shape):
-        return tuple(int(d or 0) for d in kind.shape), False
-    feature = features.get(name)
+def _shape(model: MLModel, name: str, kind: TensorType, tokens: int) -> Shape:
+    if None not in kind.shape:
+        return tuple(int(d or 0) for d in kind.shape)
+    feature = next((each for each in model.inputs if each.name == name), None)
     if feature is None or len(feature.shape) != len(kind.shape):
         raise ExecutionError(f"{model.path}: input {name!r} has the open shape {kind}.")
     if feature.enumerated:
-        return _enumerated(model, feature, tokens), True
+        return _enumerated(model, feature, tokens)
     for low, high in feature.extents:
         if low != high and not (low <= tokens and (high is None or tokens <= high)):
             takes = f"input {name!r} takes {low} to {'any' if high is None else high}"
             raise ExecutionError(f"{model.path}: T is {tokens}, and {takes}.")
-    return tuple(low if low == high else tokens for low, high in feature.extents), True
+    return tuple(low if low == high else tokens for low, high in feature.extents)
 
 
 def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
@@ -188,8 +182,7 @@ def _stand_ins(function: Function) -> dict[Operation, Array]:
     arrays = {}
     for op in function.block.operations:
         kind = op.outputs[0].type if op.outputs else None
-        value: Value | None = op.attributes.get("val")
-        stored = op.op == "const" and value is not None and isinstance(value.data, Blob)
+        stored = op.op == "const" and isinstance(op.attributes["val"].data, Blob)
         if isinstance(kind, TensorType) and (stored or op.op.startswith("constexpr_")):
             shape = tuple(int(d or 0) for d in kind.shape)
             arrays[op] = zeros(shape, carried(kind.dtype, "float32"))
