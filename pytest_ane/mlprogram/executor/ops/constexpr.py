@@ -71,9 +71,9 @@ def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> A
     if by_rows:
         return _by_rows(indices, lut.reshape(blocks[0], entries), sizes[0])
     number = np.zeros(indices.shape, np.int64)
-    for axis, (b, size) in enumerate(zip(blocks, sizes, strict=True)):
-        position = np.arange(indices.shape[axis]) // size
-        number = number * b + position.reshape([-1 if i == axis else 1 for i in range(len(blocks))])
+    positions = np.indices(indices.shape, sparse=True)
+    for position, b, size in zip(positions, blocks, sizes, strict=True):
+        number = number * b + position // size
     dense = lut.reshape(math.prod(blocks), entries, length)[number, indices]
     return dense[..., 0] if length == 1 else _spread(dense, vector_axis)
 

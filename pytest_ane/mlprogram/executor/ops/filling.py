@@ -9,7 +9,6 @@ seed, and runs of one session, give the same numbers.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,9 @@ def _typed(value: Any) -> Any:
     return np.asarray(value, np.int32) if type(value) is int else np.asarray(value)
 
 
-_register = partial(register, moves=True)
 # Of the value's type.
-_register("fill")(lambda shape, value=0.0: np.full(integers(shape), _typed(value)))
-_register("fill_like", opset="iOS16")(
+register("fill", moves=True)(lambda shape, value=0.0: np.full(integers(shape), _typed(value)))
+register("fill_like", opset="iOS16", moves=True)(
     lambda ref_tensor, value=0.0: np.full(np.shape(ref_tensor), _typed(value))
 )
 

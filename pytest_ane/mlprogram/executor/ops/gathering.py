@@ -35,10 +35,7 @@ def _batches(x: Any, indices: Any, count: int) -> tuple[Any, ...]:
         raise ValueError(
             f"the first {count} axes of x {x.shape} and indices {indices.shape} differ"
         )
-    return tuple(
-        np.arange(n).reshape(-1, *[1] * (indices.ndim - i - 1))
-        for i, n in enumerate(indices.shape[:count])
-    )
+    return np.indices(indices.shape, sparse=True)[:count]
 
 
 @register("gather", moves=True)
