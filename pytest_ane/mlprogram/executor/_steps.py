@@ -97,7 +97,7 @@ class Compute:
             shapes = {k: getattr(v, "shape", None) for k, v in self.arguments(values).items()}
             raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
         if meter is not None:
-            meter.add(values, self.outputs)
+            meter.add(values[slot] for slot, _ in self.outputs)
         free(values, self.last_use, keep)
 
     def arguments(self, values: Values) -> dict[str, Any]:

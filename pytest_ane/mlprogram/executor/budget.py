@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -104,10 +104,9 @@ class Meter:
         if self._held + size * words > self._memory:
             raise _memory_error(what, size, words, self._memory, self._held)
 
-    def add(self, values: Sequence[Any], outputs: Iterable[tuple[int, Any]]) -> None:
-        """Count results that the program holds from now on, in their slots of the values."""
-        for slot, _ in outputs:
-            self._held += _own_bytes(values[slot])
+    def add(self, results: Iterable[Any]) -> None:
+        """Count results that the program holds from now on."""
+        self._held += sum(map(_own_bytes, results))
 
     def turn(self, what: str) -> None:
         """Count a turn of a loop."""

@@ -70,16 +70,9 @@ _WEIGHTS = frozenset(("const", "constexpr_lut_to_dense"))
 
 
 class Constants:
-    """The constants of a function, by name, nested scopes included.
+    """The constants of a function, by name, nested scopes included; arguments as of `Session`.
 
-    Args:
-        model: whose files hold the weights.
-        opset: the function's.
-        precision: in which constants are carried.
-        memory_budget: bytes of decoded weights to hold; None for all.
-        overrides: values that take the place of what some operations yield, such as another weight.
-        factors: names that are only ever weights of matrix products, and so may be held in fp16.
-        budget: memory and time that computing constants may take.
+    `factors` are names that are only ever weights of matrix products, and so may be held in fp16.
 
     Attributes:
         values: arrays, Python numbers, texts, or weights to be streamed.
@@ -164,7 +157,7 @@ class Constants:
             for out, array in zip(op.outputs, results, strict=True):
                 convert = converter(out.type, self._precision, implementation.moves)
                 self.values[out.name] = value = _read_only(convert(array))
-                self._meter.add([value], [(0, out.type)])
+                self._meter.add([value])
 
     def _take_weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""
@@ -186,8 +179,9 @@ class Constants:
         """A weight as it is stored; None where it is so that its rows cannot be decoded alone."""
         if op.op == "const":
             return plain(self._model, op.attributes["val"], dtype)
-        lut = self.parameters(op, ("lut",))["lut"]
-        return palettized(self._model, self._stored_value(op, "indices"), lut, dtype)
+        lut, indices = self.parameters(op, ("lut",))["lut"], op.only("indices")
+        stored = self._stored.get(indices.name) if isinstance(indices, Ref) else indices
+        return palettized(self._model, stored, lut, dtype)
 
     def _spend(self, size: int) -> bool:
         """Whether a weight of so many bytes is held; if so, it is taken off the budget."""
@@ -196,10 +190,6 @@ class Constants:
         is_held = size <= self._budget
         self._budget -= size if is_held else 0
         return is_held
-
-    def _stored_value(self, op: Operation, key: str) -> Value | None:
-        argument = op.only(key)
-        return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
 
     def _is_constant(self, op: Operation) -> bool:
         if op.op in _NEVER_FOLDED or op.blocks:

@@ -102,7 +102,12 @@ def decode(
     """
     height = indices.shape[0] if indices.shape else 1
     stop = height if stop is None else stop
-    _check(indices, tables, height, start, stop)
+    if tables.ndim != 2 or tables.shape[1] != 1 << indices.bits:
+        raise ValueError(f"tables {tables.shape} for indices of {indices.bits} bits")
+    if not len(tables) or height % len(tables):
+        raise ValueError(f"{len(tables)} tables do not divide {height} rows")
+    if not 0 <= start <= stop <= height:
+        raise ValueError(f"rows {start} to {stop} of {height}")
     if out is None:
         shape = (stop - start, *indices.shape[1:]) if indices.shape else ()
         out = np.empty(shape, tables.dtype)
@@ -121,15 +126,6 @@ def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
         numbers = indices.elements(part.start, part.stop)
         counts[part.start // size] += np.bincount(numbers, minlength=entries)
     return counts
-
-
-def _check(indices: Packed, tables: Array, height: int, start: int, stop: int) -> None:
-    if tables.ndim != 2 or tables.shape[1] != 1 << indices.bits:
-        raise ValueError(f"tables {tables.shape} for indices of {indices.bits} bits")
-    if not len(tables) or height % len(tables):
-        raise ValueError(f"{len(tables)} tables do not divide {height} rows")
-    if not 0 <= start <= stop <= height:
-        raise ValueError(f"rows {start} to {stop} of {height}")
 
 
 def _write(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:
