@@ -213,7 +213,10 @@ class _Build(Transformer[Token, Program]):
         return _tensor(token, str(token), "")
 
     def list_type(self, token: Token, element: ValueType, length: Token) -> ListType:
-        extent = None if length == "?" else _integer(length)
+        try:
+            extent = None if length == "?" else int(length)
+        except ValueError:
+            raise _Fault(f"{_at(length)}: {length[:60]!r} is no number.") from None
         return _shallow(ListType(element, extent), token)
 
     def dict_type(self, token: Token, key: ValueType, value: ValueType) -> DictionaryType:
@@ -300,13 +303,6 @@ def _tensor_type(dtype: str, dims: str) -> TensorType:
     words = [d.strip() for d in dims.split(",")] if dims.strip() else []
     shape = tuple(None if d == "?" else int(d) for d in words)
     return tensor_type(DType(dtype), shape, "")
-
-
-def _integer(token: Token) -> int:
-    try:
-        return int(token)
-    except ValueError:
-        raise _Fault(f"{_at(token)}: {token[:60]!r} is no number.") from None
 
 
 def _shallow(kind: T, token: Token) -> T:

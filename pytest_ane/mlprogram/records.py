@@ -364,9 +364,6 @@ class Pipeline:
     @property
     def suppressions(self) -> tuple[NonMaximumSuppression, ...]:
         """The parts that are suppressions and whose outputs are the pipeline's."""
+        names = {*self.output_names}
         parts = (part for part in self.parts if isinstance(part, NonMaximumSuppression))
-        return tuple(
-            part
-            for part in parts
-            if {part.confidence[1], part.coordinates[1]} <= {*self.output_names}
-        )
+        return tuple(p for p in parts if {p.confidence[1], p.coordinates[1]} <= names)
