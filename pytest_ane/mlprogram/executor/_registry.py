@@ -26,15 +26,14 @@ _OPSETS = {"iOS15": 5, "iOS16": 6, "iOS17": 7, "iOS18": 8, "iOS26": 9}
 
 @dataclass(frozen=True)
 class Implementation:
-    """An operation's function from an opset on; one that only `moves` values needs no rounding."""
+    """An operation's function; one that only `moves` values needs no rounding."""
 
-    opset: int
     compute: Callable[..., Any]
     moves: bool
 
 
 _REGISTRY: dict[tuple[str, int], Implementation] = {}
-"""By name and opset."""
+"""By name, and the opset from which it is so."""
 
 
 def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable[[F], F]:
@@ -48,8 +47,8 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
         raise ValueError(f"unknown opset {opset!r}; there are: {', '.join(_OPSETS)}")
 
     def decorate(function: F) -> F:
-        entry = Implementation(_OPSETS[opset], function, moves)
-        _REGISTRY.update({(name, entry.opset): entry for name in names})
+        for name in names:
+            _REGISTRY[name, _OPSETS[opset]] = Implementation(function, moves)
         return function
 
     return decorate
