@@ -23,14 +23,7 @@ from pytest_ane.mlprogram.executor.ops.conv import conv as convolve
 from pytest_ane.mlprogram.executor.ops.linear import matmul as multiply
 from pytest_ane.mlprogram.executor.session import Session
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.records import (
-    Blob,
-    Feature,
-    Function,
-    MLModel,
-    Operation,
-    TensorType,
-)
+from pytest_ane.mlprogram.records import Blob, Feature, Function, MLModel, Operation, TensorType
 
 Shape = tuple[int, ...]
 Parameters = Mapping[str, Any]
@@ -150,7 +143,6 @@ class ShapeRun:
                 continue
             step = next(steps)
             assert isinstance(step, Compute)
-            assert isinstance(step.compute, partial)
             parameters = step.compute.keywords | step.arguments(self._values)
             if (stand_in := STAND_INS.get(op.op)) is not None:
                 step = replace(step, compute=partial(stand_in, **step.compute.keywords))

@@ -40,9 +40,6 @@ Reader = Callable[[Operation, Sequence[str]], Mapping[str, Any]]
 """Parameters of a constant operation by name, of those named that it has."""
 
 
-_QDQ = ("dequantize", "quantize")
-
-
 def _plain(op: Operation, key: str, constants: Mapping[str, Any]) -> Factors:
     source = constants[key]
     if key == "weight":
@@ -169,7 +166,9 @@ class Simulation:
         """Scale and zero point of an operand that is 8-bit codes, all with one scale."""
         dequantize = self._maker(op, key)
         quantize = self._maker(dequantize, "input") if dequantize else None
-        if dequantize is None or (dequantize.op, quantize and quantize.op) != _QDQ:
+        if not (dequantize and quantize):
+            return None
+        if (dequantize.op, quantize.op) != ("dequantize", "quantize"):
             return None
         values = read(dequantize, ("scale", "zero_point"))
         if np.ndim(values.get("scale", ())) or np.ndim(values.get("zero_point", 0)):
