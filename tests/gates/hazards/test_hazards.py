@@ -15,7 +15,6 @@ from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mlprogram.arithmetic import SIMULATED, RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.executor.ane import products
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.probes.cases import package_case
@@ -191,7 +190,7 @@ def test_a_weight_that_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     streamed = StreamedWeight(weight.shape, np.float32, rows)
     (operation,) = (o for o in made.main.block.operations if o.op == "const")
     session = Session(made, arithmetic="ane", overrides={operation: streamed})
-    monkeypatch.setattr(products, "_AT_ONCE", 16)
+    monkeypatch.setattr("pytest_ane.mlprogram.executor.weights._AT_ONCE", 16)
     case = package_case("gaussian", "probe", [inputs], [])
     measured = measure(CpuRunner(session), [case], {})
     assert measured.peaks == programs.hazards(made, inputs).peaks
