@@ -29,13 +29,11 @@ def checked(indices: Any, bounds: Any, validate: bool) -> Any:
     return np.where(indices < 0, indices + bounds, indices)
 
 
-def _batches(x: Any, indices: Any, count: int) -> tuple[Any, ...]:
-    """Indices of the `count` leading axes, to broadcast against `indices`."""
-    if x.shape[:count] != indices.shape[:count]:
-        raise ValueError(
-            f"the first {count} axes of x {x.shape} and indices {indices.shape} differ"
-        )
-    return np.indices(indices.shape, sparse=True)[:count]
+def _batches(x: Any, shape: tuple[int, ...], count: int) -> tuple[Any, ...]:
+    """Places along the `count` leading axes, to broadcast against indices of a shape."""
+    if x.shape[:count] != shape[:count]:
+        raise ValueError(f"the first {count} axes of x {x.shape} and indices {shape} differ")
+    return np.indices(shape, sparse=True)[:count]
 
 
 @register("gather", moves=True)
@@ -55,7 +53,7 @@ def gather(
             f"batch_dims {batch_dims} exceeds axis {axis} or the rank of indices {indices.ndim}"
         )
     rows = np.moveaxis(x, axis, batch_dims)
-    place = (*_batches(x, indices, batch_dims), indices)
+    place = (*_batches(x, indices.shape, batch_dims), indices)
     taken = rows[place]
     count = indices.ndim - batch_dims
     return np.moveaxis(taken, range(batch_dims, batch_dims + count), range(axis, axis + count))
@@ -84,8 +82,7 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     depth = indices.shape[-1]
     places = checked(indices, x.shape[batch_dims : batch_dims + depth], validate_indices)
     shape = indices.shape[:-1] + x.shape[batch_dims + depth :]
-    lead = _batches(x, indices[..., 0] if depth else np.empty(indices.shape[:-1]), batch_dims)
-    place = (*lead, *np.moveaxis(places, -1, 0))
+    place = (*_batches(x, indices.shape[:-1], batch_dims), *np.moveaxis(places, -1, 0))
     return np.broadcast_to(x[place], shape)
 
 
