@@ -196,6 +196,7 @@ def _model(path: Path, weights: bool, function: str | None) -> MLModel:
     if name not in program.functions:
         known = ", ".join(program.functions)
         raise ProgramError(f"{path / _PROGRAM}: has no function {name!r}; it has {known}.")
+    # Features lie in a table of the function's own, or are the default function's.
     if several and name not in metadata.functions and name != (metadata.default or "main"):
         says = f"does not describe the function {name!r} of {_PROGRAM}; compile the package again"
         raise ProgramError(f"{metadata.file}: {says}.")

@@ -190,16 +190,16 @@ def _assign(values: Values, slots: Sequence[int], variables: Sequence[Any]) -> N
         values[slot] = variable
 
 
-@np.errstate(all="ignore")
 def run_all(
     block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int], budget: Budget
 ) -> None:
     """Run a block on several tables of values, each of one input; `keep` as in `Step.run`."""
     meter = Meter(budget, lambda: chain(*tables), len(tables))
-    for step in block.steps:
-        if len(tables) < 2 or not _run_joined(step, tables, keep, meter):
-            for values in tables:
-                step.run(values, keep, meter)
+    with np.errstate(all="ignore"):
+        for step in block.steps:
+            if len(tables) < 2 or not _run_joined(step, tables, keep, meter):
+                for values in tables:
+                    step.run(values, keep, meter)
 
 
 def join_axis(op: Operation, constants: Mapping[str, Any]) -> int | None:
