@@ -330,8 +330,9 @@ def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
         return None
     name = plain_name(op.name)
     if op.op == "const":
-        value = op.attributes["val"]
-        return Weight(name, shape, bytes_of(value), bits_of(value.type))
+        value = op.attributes.get("val")
+        bits, size = (bits_of(value.type), bytes_of(value)) if value else (0, 0)
+        return Weight(name, shape, size, bits)
     if not op.op.startswith("constexpr_"):
         return None
     stages = stages_of(op, producers)

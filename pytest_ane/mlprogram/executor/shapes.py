@@ -174,7 +174,8 @@ def _stand_ins(function: Function) -> dict[Operation, Array]:
     arrays = {}
     for op in function.block.operations:
         kind = op.outputs[0].type if op.outputs else None
-        stored = op.op == "const" and isinstance(op.attributes["val"].data, Blob)
+        value = op.attributes.get("val")
+        stored = op.op == "const" and value is not None and isinstance(value.data, Blob)
         if isinstance(kind, TensorType) and (stored or op.op.startswith("constexpr_")):
             shape = tuple(int(d or 0) for d in kind.shape)
             arrays[op] = zeros(shape, carried(kind.dtype, "float32"))
