@@ -27,9 +27,9 @@ def mil_ops() -> frozenset[str]:
     return frozenset(listed.split())
 
 
-def layer_of(kinds_: Mapping[str, int], steps: int = 1) -> str:
-    """The recurrent layer whose steps these ops compute, by type and number; empty for none."""
-    gates, candidates = kinds_.get("sigmoid", 0) // steps, kinds_.get("tanh", 0) // steps
+def layer_of(kinds_: Mapping[str, int]) -> str:
+    """The recurrent layer a step of which these ops compute, by type and number; empty for none."""
+    gates, candidates = kinds_.get("sigmoid", 0), kinds_.get("tanh", 0)
     if not candidates or not any(kinds_.get(kind) for kind in _PRODUCTS):
         return ""
     return "a simple RNN" if not gates else "an LSTM" if candidates > 1 else "a GRU"
@@ -62,7 +62,6 @@ RULES = (
         title="The scatter ops are not implemented on the ANE.",
         ops=kinds("scatter scatter_along_axis scatter_nd"),
         consequence="falls back to CPU or GPU; a rank-5 scatter rejects the whole model",
-        scope="all",
         source=f"{_SWEEP}; {GUIDE}; {_NOTES}; {_FLUID}",
         fix="write with a one-hot multiply-add, or with slice_update into a state",
     ),
@@ -73,7 +72,6 @@ RULES = (
         ops=kinds("cond while_loop"),
         why=lambda site: None if site.op == "while_loop" and _looped_layer(site) else _CONTROL_FLOW,
         consequence="the branch returns to the CPU and splits the graph",
-        scope="all",
         source=f"{_SWEEP}; {_NOTES}",
         fix="compute both branches and select, unroll the loop, or let the host decide",
     ),
@@ -81,8 +79,6 @@ RULES = (
         id="R004",
         title="List ops are not implemented on the ANE.",
         ops=kinds("make_list list_gather list_length list_read list_scatter list_write"),
-        consequence="runs on the CPU",
-        scope="all",
         source=f"{_SWEEP}; {GUIDE}",
         fix="unroll the loop and concat, or keep the tensors apart",
     ),
@@ -92,7 +88,6 @@ RULES = (
         ops=kinds(
             "band_part mod non_zero one_hot reduce_prod reverse_sequence shape sliding_windows"
         ),
-        consequence="runs on the CPU",
         scope="measured on M1, M2, M4, M5",
         source=f"{_SWEEP}; {GUIDE}; {_NOTES} (band_part); {DISPATCH}",
         fix="compute it on the host and pass it as an input (masks, one-hot rows, lengths)",
@@ -112,7 +107,6 @@ RULES = (
         id="R006",
         title="These transcendental functions are not implemented on the ANE.",
         ops=kinds("acos asin atanh cosh sinh tan"),
-        consequence="runs on the CPU",
         scope="M1 to M5",
         source=f"{_SWEEP}; {GUIDE}; ane-probe's single-op scan",
         fix="write it with exp, log, sin, cos or atan, or tabulate it",
@@ -121,8 +115,6 @@ RULES = (
         id="R008",
         title="Random ops are not supported on the ANE.",
         ops=kinds("random_bernoulli random_categorical random_normal random_uniform"),
-        consequence="runs on the CPU",
-        scope="all",
         source=f"{_SWEEP}; {GUIDE}",
         fix="draw the numbers on the host and pass them as an input",
     ),
@@ -197,7 +189,6 @@ RULES = (
         ops=kinds("non_maximum_suppression"),
         outcome="warned",
         grade="B",
-        consequence="runs on the CPU",
         scope="all; a direct compile on M5 takes it, its values unchecked",
         source=GUIDE,
         fix="end the program with boxes and scores, and suppress on the host",
@@ -206,7 +197,6 @@ RULES = (
         id="R016",
         title="`crop_resize` is not implemented on the ANE.",
         ops=kinds("crop_resize"),
-        consequence="runs on the CPU",
         scope="M4, M5",
         source=f"{DISPATCH}; {_SWEEP}",
         fix="cut and resize on the host, or use `resample`, which the ANE takes from A14 and M2 on",
@@ -218,7 +208,6 @@ RULES = (
         outcome="warned",
         grade="B",
         consequence="runs on the CPU, or a compile error",
-        scope="all",
         source=_SWEEP,
         fix="quantize the weight alone, with constexpr ops",
     ),
@@ -228,7 +217,6 @@ RULES = (
         matches="any op type that coremltools 9.0 does not define",
         why=lambda site: None if site.op in mil_ops() else _CUSTOM.format(site.op),
         consequence="the op runs on CPU or GPU, the rest of the program may still go to the ANE",
-        scope="all",
         source="coremltools #1278 (an Apple engineer)",
         fix="express it with MIL ops",
     ),
@@ -252,7 +240,6 @@ RULES = (
         ops=kinds("while_loop"),
         why=_looped_layer,
         consequence="the loop and all in it run on the CPU, and split the graph",
-        scope="all",
         source="`_add_gru_layer` in converters/mil/frontend/torch/ops.py of coremltools 9.0; R003",
         fix="convert one step, with the hidden state as an input and an output or as a state, and "
         "let the host loop; or, for a few steps, write the cell with linear, sigmoid and tanh in a "
@@ -265,7 +252,6 @@ RULES = (
         matches="`slice_by_size` whose `begin` derives from run-time values",
         ops=kinds("slice_by_size"),
         why=lambda site: _BEGIN if site.depends("begin") is Depends.VALUES else None,
-        consequence="runs on the CPU",
         scope="M4 on macOS 27",
         source=DISPATCH,
         fix="select by a one-hot product, or slice on the host",

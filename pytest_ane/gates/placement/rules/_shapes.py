@@ -150,12 +150,6 @@ def _states(model: MLModel) -> Iterator[tuple[str, TensorType]]:
                 yield named.name, named.type.wrapped
 
 
-def _not_half(model: MLModel) -> Iterator[Subject]:
-    for name, kind in _states(model):
-        if kind.dtype is not DType.FP16:
-            yield Subject(name, "state", f"State `{name}` is {kind}, not fp16.")
-
-
 def _odd_width(model: MLModel) -> Iterator[Subject]:
     for name, kind in _states(model):
         if kind.shape and (width := kind.shape[-1] or 0) % _WIDTH:
@@ -190,7 +184,6 @@ LIMITS = (
         why=_rank,
         whole=True,
         consequence="the op runs on the CPU, or the whole compile fails",
-        scope="all",
         source='the compiler\'s messages "ANE does not support blob with rank: 6" and "Cannot '
         'reshape a tensor of rank > 5"; sbryngelson/ane-guide@9eb1afe, chapter 17; ANEForge #42; '
         + AUTHORING,
@@ -323,7 +316,11 @@ PROGRAM_RULES = (
         id="R061",
         title="States are fp16 only.",
         matches="a function input of state type whose element type is not fp16",
-        why=_not_half,
+        why=lambda model: (
+            Subject(name, "state", f"State `{name}` is {kind}, not fp16.")
+            for name, kind in _states(model)
+            if kind.dtype is not DType.FP16
+        ),
         consequence="conversion or load fails",
         scope="iOS 18, macOS 15 and later",
         source="coremltools guide, Stateful Models; onnxsim/onnxsim, scripts/apple/README.md",
@@ -336,7 +333,6 @@ PROGRAM_RULES = (
         why=_padded,
         outcome="warned",
         consequence="32 times the memory at fp16",
-        scope="all",
         source=AUTHORING,
         fix="move a longer axis last",
     ),
