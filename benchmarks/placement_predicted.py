@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pytest_ane.gates.placement.segmenter import Op, Tensor, predict
+from pytest_ane.gates.placement.segmenter import Op, Tensor, is_contradicted, predict
 from pytest_ane.gates.placement.segmenter._costs import obstacle
-from pytest_ane.gates.placement.segmenter._predict import is_contradicted
 
 Row: TypeAlias = Mapping[str, str]
 Unit = Literal["on", "off"]

@@ -19,9 +19,15 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.segmenter_rows import Row, case_op, plan_ops
-from pytest_ane.gates.placement.segmenter import Op, predict
+from pytest_ane.gates.placement.segmenter import (
+    Op,
+    edge_costs,
+    estimated,
+    estimates,
+    predict,
+    shortest,
+)
 from pytest_ane.gates.placement.segmenter._costs import CostModel, milliseconds, models, obstacle
-from pytest_ane.gates.placement.segmenter._predict import edge_costs, estimated, estimates, shortest
 from pytest_ane.gates.placement.segmenter._records import BACKENDS, UNIT, Backend, Units
 
 _CASE_COLUMNS = (

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.gates.placement.segmenter import Op, Tensor, predict
+from pytest_ane.gates.placement.segmenter import Edges, Op, Tensor, edge_costs, estimates, predict
 from pytest_ane.gates.placement.segmenter._costs import models
-from pytest_ane.gates.placement.segmenter._predict import Edges, edge_costs, estimates
 
 _BAR = 2.0
 _KINDS = ("conv", "relu", "sigmoid", "add", "softmax", "conv", "mul", "cumsum", "transpose")

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.plans import parse_plan, read_plan, summarise
-from pytest_ane.gates.placement.plans._read import explain
+from pytest_ane.gates.placement.plans import explain, parse_plan, read_plan, summarise
 from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
 from tests.gates.placement.plans import samples

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ane.gates.placement import Forecast, forecast
 from pytest_ane.gates.placement.rules._shapes import limit_bytes, too_large
+from pytest_ane.gates.placement.segmenter import function_ops
 from pytest_ane.gates.placement.segmenter._costs import obstacle
-from pytest_ane.gates.placement.segmenter._predict import function_ops
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.records import DType, Feature, Operation, StateType, TensorType, ValueType
 from tests.gates.placement.programs import (

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.segmenter import Off, Op, Prediction, Tensor, predict
-from pytest_ane.gates.placement.segmenter._predict import Edges, shortest
+from pytest_ane.gates.placement.segmenter import (
+    Edges,
+    Off,
+    Op,
+    Prediction,
+    Tensor,
+    predict,
+    shortest,
+)
 from pytest_ane.mlprogram.errors import ManifestError
 
 # Quarters are exact in binary, so that equal paths cost the same to the last bit.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_model
-from pytest_ane.gates.placement.segmenter._predict import function_ops
+from pytest_ane.gates.placement.segmenter import Op, Tensor, function_ops, predict_model
 from pytest_ane.mlprogram.records import Block, DType, Feature, Operation, ValueType
 from tests.gates.placement.programs import const, function, half, ints, model, op, value
 
