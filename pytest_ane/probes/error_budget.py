@@ -33,6 +33,7 @@ from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.prepare import dense
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.pairing import Restorer, same_form
@@ -268,7 +269,13 @@ def measure_loss(package: Path, cases: Sequence[Case], function: str | None = No
         _runs_of(model, ((w, w.drawn(draw)) for w in weights if w.of.weight.stages), cases)
         for draw in range(_DRAWS)
     ]
-    for group in _alike(weights):
+    # Where there are many, those of one shape and operation are grown together.
+    few = len(weights) <= _GROWN
+    alike = (
+        (w.of.operation.name if few else (w.of.weight.op_types, w.of.weight.shape), w)
+        for w in weights
+    )
+    for group in grouped(alike).values():
         grown = ((w, w.values * np.float32(1 + _GROWTH)) for w in group)
         made.append(_runs_of(model, grown, cases))
     losses: dict[str, list[Loss]] = {}
@@ -324,15 +331,6 @@ def _runs_of(
     """Runs in float32 with other values of some weights."""
     overrides = {weight.of.operation: values for weight, values in others}
     return [*run_cases(CpuRunner(Session(model, "float32", 0, overrides=overrides)), cases)]
-
-
-def _alike(weights: Sequence[_Stored]) -> Iterable[list[_Stored]]:
-    """Weights that are grown together: where there are many, those of one shape and operation."""
-    groups: dict[Any, list[_Stored]] = {}
-    for w in weights:
-        kind = w.of.weight.op_types, w.of.weight.shape
-        groups.setdefault(w.of.operation.name if len(weights) <= _GROWN else kind, []).append(w)
-    return groups.values()
 
 
 class Loss(NamedTuple):

@@ -22,6 +22,7 @@ from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.digests import content_digest, key_digest, tree_files
 from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any, read_model
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.cases import Case
@@ -134,9 +135,7 @@ class FidelityGate(Gate[Fidelity]):
             yield "does not say whether outputs depend on the input"
         if measurement.coverage is None:
             yield "does not say what its probes exercise"
-        probes: dict[str, list[Comparison]] = {}
-        for c in measurement.comparisons:
-            probes.setdefault(c.probe, []).append(c)
+        probes = grouped((c.probe, c) for c in measurement.comparisons)
         least = {**dict.fromkeys(SEEDED, subject.probes.count), "massive": len(MASSIVE)}
         if subject.family:  # No other shard has these.
             least["outlier"] = subject.probes.count

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.gates.verdict import some
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.model import entry_points, is_pipeline, read_model
 from pytest_ane.mlprogram.records import (
     DType,
@@ -24,11 +25,11 @@ from pytest_ane.mlprogram.records import (
     Ref,
 )
 from pytest_ane.models.families import Port, Ports
+from pytest_ane.probes.domains import FLOATS
 
 _Features: TypeAlias = dict[str, Feature]
 _NAMED = 3
 """Lengths and labels that are named; the rest is counted."""
-_REAL = (DType.FP16, DType.FP32, DType.FP64)
 
 
 def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
@@ -52,9 +53,7 @@ def _sides(model: MLModel | Pipeline, declared: Any) -> Iterator[tuple[str, _Fea
 
 
 def _listed(faults: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    names: dict[tuple[str, str], list[str]] = {}
-    for kind, name, fault in faults:
-        names.setdefault((kind, fault), []).append(name)
+    names = grouped(((kind, fault), name) for kind, name, fault in faults)
     return tuple(
         f"{kind}{'s' * (len(alike) > 1)} {', '.join(alike)}: {fault}"
         for (kind, fault), alike in names.items()
@@ -107,7 +106,7 @@ def _against(kind: str, mine: Feature | None, theirs: Feature) -> Iterator[tuple
     if mine.color != theirs.color:
         yield f"{mine.color} in place of {theirs.color}", True
     elif mine.dtype is not theirs.dtype:
-        floats = mine.dtype in _REAL and theirs.dtype in _REAL
+        floats = mine.dtype in FLOATS and theirs.dtype in FLOATS
         yield f"{mine.dtype} in place of {theirs.dtype}", not floats
     if kind == "input":
         if theirs.optional and not mine.optional:

@@ -32,6 +32,7 @@ from pytest_ane.mlprogram.metrics.tensors import (
 )
 from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.domains import FLOATS
 from pytest_ane.probes.error_budget import (
     ErrorBudget,
     Run,
@@ -41,7 +42,7 @@ from pytest_ane.probes.error_budget import (
     total_error,
 )
 
-_REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
+_REAL = (*FLOATS, DType.BF16)
 
 
 def measure(

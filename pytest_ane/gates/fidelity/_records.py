@@ -15,6 +15,7 @@ import numpy as np
 from pytest_ane.gates.verdict import Bound, Side
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
 from pytest_ane.probes.scales import Edge
@@ -341,10 +342,8 @@ class Group:
             return [c for c in parts if c.kind in _REAL]
         if metric not in MEANS:
             return parts
-        pools: dict[tuple[bool, str], list[Comparison]] = {}
-        for c in parts if pool else ():
-            if c.kind not in (*_REAL, "unit-norm"):
-                pools.setdefault((c.kind == "extreme", c.output), []).append(c)
+        pooled = [c for c in parts if pool and c.kind not in (*_REAL, "unit-norm")]
+        pools = grouped(((c.kind == "extreme", c.output), c) for c in pooled)
         return list(map(_pooled, pools.values()))
 
     def limit(self, metric: Metric, limits: OutputPolicy) -> float | None:

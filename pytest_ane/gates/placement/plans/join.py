@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from pytest_ane.gates.placement._graph import Graph, Site
+from pytest_ane.gates.placement._graph import Graph, Site, is_constant
 from pytest_ane.gates.placement.plans._record import (
     RETRIED,
     Device,
@@ -272,7 +272,7 @@ def _nodes(ops: Iterable[tuple[int, str, Sequence[str], Sequence[str]]]) -> dict
 
 
 def _computes(kind: str | None) -> bool:
-    return kind not in ("const", "cast") and not (kind or "").startswith("constexpr_")
+    return kind != "cast" and not is_constant(kind or "")
 
 
 def walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:
