@@ -77,6 +77,13 @@ class OpRule(Rule):
         return self.why(site) if self.why else self.title
 
 
+@dataclass(frozen=True, kw_only=True)
+class Warned(OpRule):
+    """A rule of one operation that is only told."""
+
+    outcome: Outcome = "warned"
+
+
 class Subject(NamedTuple):
     """Something of a whole program that a rule applies to: its name, its kind, and why."""
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from pytest_ane.gates.placement._graph import Depends, Site, is_constant
-from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule, kinds
+from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule, Warned, kinds
 
 _SWEEP = "aneforge 0.4.0 full_mil_vocabulary_sweep.json (M5 Pro)"
 _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
@@ -92,11 +92,10 @@ RULES = (
         source=f"{_SWEEP}; {GUIDE}; {_NOTES} (band_part); {DISPATCH}",
         fix="compute it on the host and pass it as an input (masks, one-hot rows, lengths)",
     ),
-    OpRule(
+    Warned(
         id="R005",
         title="Whether these logical ops run on the ANE is not measured.",
         ops=kinds("logical_or logical_xor"),
-        outcome="warned",
         grade="B",
         consequence="a direct compile fails",
         scope="M5; it fails for logical_and as well, which Core ML on an M4 does place on the ANE",
@@ -127,11 +126,10 @@ RULES = (
         source=f"{_SWEEP}; {DISPATCH}",
         fix="return the scores and sort on the host",
     ),
-    OpRule(
+    Warned(
         id="R009",
         title="A `topk` may be placed on the CPU.",
         ops=kinds("topk"),
-        outcome="warned",
         consequence="the op and its cast and gather consumers run on the CPU",
         scope="M3 Pro on macOS 27, M4 Max on macOS 26; Core ML's plan on an M4 takes three shapes, "
         "of which the compiler rejects one along the last axis",
@@ -171,23 +169,21 @@ RULES = (
         source=f"openmed #3071; coremltools #1103; {_NOTES}; sidekick DECISIONS.md D24; {DISPATCH}",
         fix="look the embedding up on the host and pass the vectors as an input",
     ),
-    OpRule(
+    Warned(
         id="R012",
         title="What prepares the indices of this gather is placed on the CPU.",
         matches="`gather_along_axis`, `gather_nd` whose `indices` derive from run-time values",
         ops=kinds("gather_along_axis gather_nd"),
         why=lambda site: _INDICES if site.depends("indices") is Depends.VALUES else None,
-        outcome="warned",
         consequence="the casts of its indices run on the CPU; itself the ANE takes",
         scope="M4; a direct compile on M5 fails",
         source=f"{DISPATCH}; {_SWEEP}",
         fix="look the embedding up on the host and pass the vectors as an input",
     ),
-    OpRule(
+    Warned(
         id="R015",
         title="Non-maximum suppression runs where CPU or GPU are allowed.",
         ops=kinds("non_maximum_suppression"),
-        outcome="warned",
         grade="B",
         scope="all; a direct compile on M5 takes it, its values unchecked",
         source=GUIDE,
@@ -201,11 +197,10 @@ RULES = (
         source=f"{DISPATCH}; {_SWEEP}",
         fix="cut and resize on the host, or use `resample`, which the ANE takes from A14 and M2 on",
     ),
-    OpRule(
+    Warned(
         id="R017",
         title="There is no path to the ANE for this op.",
         ops=kinds("conv_quantized"),
-        outcome="warned",
         grade="B",
         consequence="runs on the CPU, or a compile error",
         source=_SWEEP,
@@ -220,11 +215,10 @@ RULES = (
         source="coremltools #1278 (an Apple engineer)",
         fix="express it with MIL ops",
     ),
-    OpRule(
+    Warned(
         id="R048",
         title="`reduce_log_sum_exp` overflows on the ANE at small inputs.",
         ops=kinds("reduce_log_sum_exp"),
-        outcome="warned",
         grade="B",
         consequence="infinite from inputs of about 7.63 on",
         scope="M series",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ane.gates.placement._graph import Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, kinds
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, Warned, kinds
 from pytest_ane.gates.placement.segmenter._costs import limit, wide_kernel, wide_window
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Ref, TensorType
@@ -136,27 +136,25 @@ CONVOLUTIONS = (
         source=f"{DISPATCH}; {GUIDE}; aneforge 0.4.0, _targets.py (16 and more fail on M5)",
         fix="split the kernel into narrower ones and add, or lay it out as a matmul over frames",
     ),
-    OpRule(
+    Warned(
         id="R038",
         title="A convolution whose weight is computed at run time may crash, or ignore it.",
         matches="`conv` whose `weight` is not constant",
         ops=_CONV,
         why=_runtime_weight,
-        outcome="warned",
         grade="B",
         consequence="the compiler crashes at a batch of 2 and more, or the weight is ignored",
         scope="M3 Max, M5; Core ML on an M4 places it on the ANE, its values unchecked",
         source=f"skyfallsin/apple-neural-engine-field-guide; {GUIDE}; {DISPATCH}",
         fix="write it as a matmul of two activations",
     ),
-    OpRule(
+    Warned(
         id="R073",
         title="A depthwise convolution with a 4-bit palette fails on the ANE.",
         matches="`conv` with `groups` above 1 and one input channel per group, fed by a palette of "
         "16 entries",
         ops=_CONV,
         why=_palettized_depthwise,
-        outcome="warned",
         grade="B",
         consequence="ANE compile error",
         scope="M series",
@@ -173,20 +171,19 @@ CONVOLUTIONS = (
         source=DISPATCH,
         fix="pool twice with narrower kernels, or transpose so that the long side is the height",
     ),
-    OpRule(
+    Warned(
         id="R108",
         title="Strides of a convolution cost least with the factors 2 and 3.",
         matches="`conv` with a stride that another prime divides, with two strides above 2 that "
         "differ, or with a stride above 2 and a palette",
         ops=_CONV,
         why=_strides,
-        outcome="warned",
         consequence="runs with overhead",
         scope="all; an M4 takes strides from 2 to 8",
         source=f"{AUTHORING}; {DISPATCH}",
         fix="use equal strides such as 4, 6, 8, 9, 12 or 16, or one of 2 with 3, 4, 8 or 9",
     ),
-    OpRule(
+    Warned(
         id="R109",
         title="Pools cost least with strides of 2 or 4.",
         matches="`avg_pool`, `l2_pool`, `max_pool` with another stride than 1, 2 and 4",
@@ -196,32 +193,29 @@ CONVOLUTIONS = (
             if not set(strides := site.integers("strides")) <= {1, 2, 4}
             else None
         ),
-        outcome="warned",
         consequence="runs with overhead",
         source=AUTHORING,
         fix="use a stride of 2 or 4; a pool over a whole axis is a reduce_mean or reduce_max",
     ),
 )
 MATMULS = (
-    OpRule(
+    Warned(
         id="R028",
         title="A matmul of rank 5 is placed on the CPU.",
         matches="`matmul` that reads a run-time tensor of rank 5",
         ops=kinds("matmul"),
         why=_rank_5,
-        outcome="warned",
         grade="B",
         scope="M4, A18",
         source="john-rocky/CoreML-LLM@72178c6, docs/",
         fix="merge the batch axes, so that the product has rank 4",
     ),
-    OpRule(
+    Warned(
         id="R029",
         title="`linear` takes inputs of rank 4 at most.",
         matches="`linear` that reads a run-time tensor of rank 5",
         ops=kinds("linear"),
         why=_rank_5,
-        outcome="warned",
         grade="B",
         source=GUIDE,
         fix="merge the batch axes before it",
@@ -236,13 +230,12 @@ MATMULS = (
         source=DISPATCH,
         fix="split the sum into parts and add",
     ),
-    OpRule(
+    Warned(
         id="R031",
         title="A product by a constant is taken up to a depth of 16,384.",
         matches="`linear`, or `matmul` by a constant, that sums over more than 16,384 elements",
         ops=kinds("linear matmul"),
         why=lambda site: _deep(site, _CONSTANT_DEPTH, constant=True),
-        outcome="warned",
         grade="B",
         scope="M series, macOS 15; the channels of a convolution may be more",
         source="chrishayuk/larql PR #312; ONNX Runtime's Core ML provider (\"does not support "
@@ -264,13 +257,12 @@ ATTENTION = (
         source="sidekick DECISIONS.md D25 (bisected); maderix/ANE notes agree",
         fix="write attention as matmul, add, softmax, matmul",
     ),
-    OpRule(
+    Warned(
         id="R052",
         title="Masks of -inf or of fp16's lowest number give NaN and push attention off the ANE.",
         matches="`select`, `add`, `fill` or `attn_mask` with a constant that holds -65504 or less",
         ops=frozenset(_FILLS),
         why=_infinite_fill,
-        outcome="warned",
         consequence="NaN, or attention on the CPU",
         source="FluidInference/FluidAudio, Documentation/ANE_Candidates.md; "
         f"john-rocky/CoreML-LLM@72178c6, docs/; sidekick CONVERTING.md; {AUTHORING}",

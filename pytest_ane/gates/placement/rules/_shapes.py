@@ -14,6 +14,7 @@ from pytest_ane.gates.placement.rules._base import (
     ProgramRule,
     Rule,
     Subject,
+    Warned,
     kinds,
 )
 from pytest_ane.gates.placement.segmenter._costs import limit
@@ -202,26 +203,24 @@ LIMITS = (
         source=f"{_R030_SOURCE}; {DISPATCH}",
         fix=_R030_FIX,
     ),
-    OpRule(
+    Warned(
         id="R030",
         title="Before A16 and M4, H, W and D end at 16,384, and C is documented up to 65,536.",
         matches="an extent of 16,385 to 65,536 on axes from 2 on or on the last axis, or a `conv` "
         "with more than 65,536 channels",
         why=_may_be_too_long,
-        outcome="warned",
         consequence="ANE compile error on A15 and its generation",
         scope="A15 message; newer chips take 65,536, and a convolution to 262,144 channels is "
         "reported on the ANE",
         source=_R030_SOURCE,
         fix=_R030_FIX,
     ),
-    OpRule(
+    Warned(
         id="R032",
         title="A language-model head as `linear` or `matmul` may exceed the ANE's output limit.",
         matches="`linear`, or `matmul` by a constant, with more than 16,384 outputs",
         ops=kinds("linear matmul"),
         why=_wide_head,
-        outcome="warned",
         consequence='"Output blob dimensions exceed ANE limit", the head runs on the CPU',
         scope="M1 Max on macOS 13 and 14, M4 Max on macOS 26; 17,408 outputs are reported fine",
         source="smpanaro/more-ane-transformers, src/experiments/NOTES.md; "
@@ -247,14 +246,13 @@ DYNAMIC = (
     ),
 )
 STATES = (
-    OpRule(
+    Warned(
         id="R059",
         title="The ANE takes a `slice_update` only where it updates a state.",
         matches="`slice_update` whose result neither a `write_state` nor another `slice_update` "
         "takes",
         ops=kinds("slice_update"),
         why=_standalone,
-        outcome="warned",
         grade="B",
         consequence='"Cannot support standalone slice_update": runs on CPU or GPU',
         scope="M series",

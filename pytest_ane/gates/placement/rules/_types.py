@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, kinds
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, Warned, kinds
 from pytest_ane.gates.placement.rules._ops import RECURRENT
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
@@ -200,7 +200,7 @@ TYPES = (
         f"Anemll/anemll-profile, README; FluidInference/mobius, coreml-cli; {DISPATCH}",
         fix="compute positions and masks on the host and pass them as fp16, or cast at the input",
     ),
-    OpRule(
+    Warned(
         id="R024",
         title="A tile of bools fails to compile for the ANE.",
         matches="`tile` of a bool",
@@ -208,14 +208,13 @@ TYPES = (
         why=lambda site: (
             "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
         ),
-        outcome="warned",
         grade="B",
         consequence="ANE compile error",
         scope="M3 Max",
         source="roboflow/rf-detr PR #1495",
         fix="cast to fp16 before the tile, or broadcast in the op that follows",
     ),
-    OpRule(
+    Warned(
         id="R026",
         title="bf16 is not supported on the ANE.",
         matches="any op that reads or computes bf16 at run time",
@@ -224,7 +223,6 @@ TYPES = (
             if any(k.dtype is DType.BF16 for k in (*site.outputs(), *site.inputs()))
             else None
         ),
-        outcome="warned",
         grade="B",
         consequence="runs on CPU or GPU",
         source=GUIDE,
@@ -270,35 +268,32 @@ COMPRESSED = (
         source="coremltools PR #2688, #2716; john-rocky/CoreML-LLM (qwen3vl)",
         fix="palettize with enable_per_channel_scale=False",
     ),
-    OpRule(
+    Warned(
         id="R068",
         title="Palettes for blocks of rows and columns are not accepted.",
         matches="any op fed by `constexpr_lut_to_dense` with several palettes along two axes",
         why=_along_two_axes,
-        outcome="warned",
         grade="B",
         consequence="loads, then fails with -14",
         scope="Mac, iOS 18 and 26; one project, three variants",
         source="john-rocky/CoreML-LLM@72178c6, docs/TERNARY_BONSAI.md",
         fix="group along one axis (granularity per_grouped_channel)",
     ),
-    OpRule(
+    Warned(
         id="R070",
         title="Vector palettes have entries of 1, 2, 4 or 5 elements.",
         matches="any op fed by `constexpr_lut_to_dense` whose entries have another size",
         why=_odd_vector,
-        outcome="warned",
         grade="C",
         consequence="ANE compile error",
         scope="one guide",
         source=GUIDE,
         fix="choose cluster_dim 1, 2 or 4",
     ),
-    OpRule(
+    Warned(
         id="R071",
         title="Quantized activations compile on Macs and fail on an iPhone.",
         ops=kinds("quantize"),
-        outcome="warned",
         grade="B",
         consequence="ANE compile error on A19 Pro, while M4 takes the same model",
         scope="A19 Pro on iOS 26; on M4 1,339 of 1,412 ops on the ANE",
