@@ -119,12 +119,18 @@ def _lacks_embeddings(measurement: Behaviour, model: Model) -> Iterator[str]:
 
 def blind_spots(behaviour: Behaviour, prompts: Sequence[Prompt]) -> Iterator[Finding]:
     """Warnings of a set that is easy throughout, and of one with half its texts from others."""
-    medians = [median for prompt in behaviour.prompts if (median := _median(prompt)) is not None]
+    # Without the first positions, and prompts whose margins nobody measured.
+    margins = (
+        [p.margin for p in q.positions[1:] if p.margin is not None] for q in behaviour.prompts
+    )
+    medians = [statistics.median(each) for each in margins if each]
     if medians and min(medians) > EASY:
         leads = f"the reference leads by {min(medians):.1f} logits or more at half of their"
         reason = f"All golden prompts are easy: {leads} positions, where few faults change a token"
         yield Finding("warned", reason, remedy=_REMEDY)
-    grams = [_grams(prompt) for prompt in prompts]
+    # As the manifest has it, so that no chat template counts.
+    texts = [p.ids or " ".join((p.text or p.chat or "").lower().split()) for p in prompts]
+    grams = [{t[i : i + _GRAM] for i in range(max(len(t) - _GRAM, 0) + 1)} for t in texts]
     again = [
         prompt.name
         for i, prompt in enumerate(prompts)
@@ -134,18 +140,6 @@ def blind_spots(behaviour: Behaviour, prompts: Sequence[Prompt]) -> Iterator[Fin
         most = f"{len(again)} of {len(prompts)} golden prompts repeat most of an earlier one's text"
         reason = f"{most}, so they show the same faults: {some(map(repr, again), 3)}"
         yield Finding("warned", reason, remedy=_REMEDY)
-
-
-def _median(prompt: PromptResult) -> float | None:
-    """Of the reference's margins, the first position left out; None where nobody measured them."""
-    margins = [p.margin for p in prompt.positions[1:] if p.margin is not None]
-    return statistics.median(margins) if margins else None
-
-
-def _grams(prompt: Prompt) -> set[tuple[object, ...]]:
-    """Rows of five of the text as the manifest has it, so that no chat template counts."""
-    text = prompt.ids or " ".join((prompt.text or prompt.chat or "").lower().split())
-    return {tuple(text[i : i + _GRAM]) for i in range(max(len(text) - _GRAM, 0) + 1)}
 
 
 BEHAVIOUR = BehaviourGate()

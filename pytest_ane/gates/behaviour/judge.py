@@ -56,7 +56,11 @@ def judge(
         verdict = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
     elif positions := _compared(behaviour):
         summary = LogitSummary.of(positions)
-        most = _most_perplexity(behaviour, policy, trained=trained)
+        # The largest perplexity that a right reference may have, if anything can tell.
+        most = policy.max_reference_perplexity
+        if most is None and trained:
+            tokens = sum(position.reference_nll is not None for position in positions)
+            most = perplexity_bound(behaviour.vocabulary or 0, tokens)
         reference = [*_wrong_reference(behaviour, summary, policy, most, expect)]
         faults = (*_undefined(behaviour), *_broken(summary, policy), *_greedy(behaviour, policy))
         causes = _first_causes(behaviour, policy) if faults and not reference else ()
@@ -333,16 +337,6 @@ def _positions(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Tabl
     heads = ("prompt", "position", "text", "KL", "top-1", "centred cosine", "bad")
     columns = tuple(Column(head, "nats" if head == "KL" else "") for head in heads)
     return Table("positions", columns, tuple(rows), "positions", listed=False)
-
-
-def _most_perplexity(
-    behaviour: Behaviour, policy: BehaviourPolicy, *, trained: bool
-) -> float | None:
-    """The largest perplexity that a right reference may have; None where nothing can tell."""
-    if policy.max_reference_perplexity is not None or not trained:
-        return policy.max_reference_perplexity
-    tokens = sum(p.reference_nll is not None for q in behaviour.prompts for p in q.positions[1:])
-    return perplexity_bound(behaviour.vocabulary or 0, tokens)
 
 
 def _wrong_reference(

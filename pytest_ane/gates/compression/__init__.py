@@ -59,7 +59,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
 
     def figures(self, measurement: CompressionMeasurement) -> tuple[Figure, ...]:
         """Bytes, the ratio to fp16, weights, and the lowest SNR of a weight."""
-        return figures(measurement)
+        return figures(measurement, {})
 
 
 COMPRESSION = CompressionGate()

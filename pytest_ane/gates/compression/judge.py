@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from pytest_ane.gates.compression.measure import CompressionMeasurement, palettes_table
 from pytest_ane.gates.verdict import (
@@ -51,7 +50,6 @@ _STEPS = 2.0
 that they fold in various ways."""
 _UNIQUE, _EXACT, _CROWDED = "lossless palettization", 66.0, 4
 """A scheme; dB that fp16 leaves; values for each entry or end of a scale, too many to hold."""
-_NO_LIMITS: Limits = MappingProxyType({})
 
 
 def judge(
@@ -97,7 +95,7 @@ def limits(policy: CompressionPolicy) -> Limits:
     }  # fmt: skip
 
 
-def figures(measurement: CompressionMeasurement, asked: Limits = _NO_LIMITS) -> tuple[Figure, ...]:
+def figures(measurement: CompressionMeasurement, asked: Limits) -> tuple[Figure, ...]:
     """Bytes, the ratio to fp16, weights, and their errors, beside what is asked of them."""
     made = limited(_measured(measurement), asked)
     # An error within its limit decides nothing: the size is what a row should show.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, pairwise
@@ -241,12 +241,6 @@ class Metric:
     step: float | None = 1e-4
     worth: float | None = 0.9
 
-    def of_part(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
-        live = [c for c in comparisons if c.live]
-        if self.part != "all":
-            live = [c.rest if self.part == "rest" else c.first for c in live]
-        return [c for c in live if c.live]
-
     def worst(self, c: Comparison) -> tuple[float, int]:
         """The worst value of a comparison and its position; NaN is worse than any number."""
         values, positions = self.of(c)
@@ -336,7 +330,10 @@ class Group:
     implied: bool = True
 
     def parts(self, metric: Metric) -> list[Comparison]:
-        parts = metric.of_part(self.comparisons)
+        live = [c for c in self.comparisons if c.live]
+        if metric.part != "all":
+            live = [c.rest if metric.part == "rest" else c.first for c in live]
+        parts = [c for c in live if c.live]
         pool = self.pool and (self.implied or metric.key == MIN_COSINE.key)
         if metric in (MIN_COSINE, MAX_RELATIVE_L2) and pool:
             return [c for c in parts if c.kind in _REAL]

@@ -125,8 +125,7 @@ class Graph:
                 yield "softplus" if below.op == "add" else "logsumexp", exponential, op
 
     def _made(self, op: Operation, key: str) -> Operation | None:
-        arguments = op.inputs.get(key, ())
-        only = arguments[0] if len(arguments) == 1 else None
+        only = op.only(key)
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
     def _made_of(self, op: Operation) -> list[Operation]:

@@ -212,7 +212,8 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
         graph, flow, layers = Graph(function, read), dict[int, int](), set[int | None]()
         for site in graph.sites():
             inside = flow.get(id(site.operation))
-            if kind := _left_out(site):
+            compile_time = is_constant(site.op) and site.op in mil_ops()
+            if kind := site.op if compile_time else site.no_compute:
                 left_out[kind] += 1
             else:
                 name, kind = _plain(site.operation.name), _plain(site.op)
@@ -256,13 +257,6 @@ def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
         if rule.outcome == "ineligible":
             site.graph.ineligible.update(named.name for named in site.operation.outputs)
         yield Match(rule.id, rule.outcome, op.name, op.type, _plain(why), op.function, op.index)
-
-
-def _left_out(site: Site) -> str | None:
-    """What an operation counts as where it is no compute op: compile-time, or the boundary's."""
-    if is_constant(site.op) and site.op in mil_ops():
-        return site.op
-    return site.no_compute or None
 
 
 def _reader(model: MLModel) -> Read:

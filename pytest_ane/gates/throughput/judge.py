@@ -119,7 +119,7 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
     """Passes if the policy sets neither floor nor limit, or both hold."""
     now, change, baseline = timed.speed, compare(timed, policy), timed.baseline
     findings = [*_floor(now, policy)]
-    made = [*_speed_figures(now, limits(policy), is_below=bool(findings))]
+    made = [*speed_figures(now, limits(policy), is_below=bool(findings))]
     if not (math.isfinite(now.median) and now.median > 0):
         reason = f"{now.title.capitalize()}: the median round takes {now.median} s"
         findings.insert(0, Finding("failed", reason))
@@ -138,11 +138,6 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
     tables = tuple(_tables(now, known))
     provenance = now.identity | now.state
     return Verdict("throughput", subject, tuple(made), tuple(findings), tables, provenance)
-
-
-def figures(timed: Throughput) -> tuple[Figure, ...]:
-    """What was timed, before any policy."""
-    return tuple(_speed_figures(timed.speed, {}, is_below=False))
 
 
 def limits(policy: ThroughputPolicy) -> Limits:
@@ -179,7 +174,7 @@ def _regression(now: Speed, change: Change) -> Finding:
     return Finding("failed", reason, figure="change")
 
 
-def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
+def speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
     """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
     yield Figure("what", now.what)
     yield Figure("seconds", now.median, "s", now.title, shown=now.tok_s is None)

@@ -65,7 +65,7 @@ def test_weights_of_other_functions_count_apart(tmp_path: Path) -> None:
     measurement = measure(shard, Artifact(path), model)
     assert len(measurement.census.weights) == 1
     assert measurement.others == 128
-    ratio = {figure.name: figure.value for figure in figures(measurement)}["ratio"]
+    ratio = {figure.name: figure.value for figure in figures(measurement, {})}["ratio"]
     assert ratio == round(128 / (measurement.size - 128), 4)
     for limit, status in ((0.99 * ratio, "passed"), (1.01 * ratio, "failed")):
         policy = CompressionPolicy(min_ratio=limit)

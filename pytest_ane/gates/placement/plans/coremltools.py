@@ -35,7 +35,14 @@ def read(data: Any) -> Plan:
             where = f"{key}[{index}]"
             if key == "unassigned" and "deviceUsage" in fields.mapping(info, where):
                 raise PlanError(f"{where} has a deviceUsage, which belongs into infos")
-            _enter(found, *_operation(info, where, cores))
+            function, operation = _operation(info, where, cores)
+            operations = found.setdefault(function, {})
+            # Operations without outputs have no name to tell them apart.
+            name = operation.name or len(operations)
+            known = operations.setdefault((operation.scope, name), operation)
+            if known.preferred != operation.preferred:
+                devices = f"{known.preferred} and on {operation.preferred}"
+                raise PlanError(f"operation {operation.name!r} of {function!r} is on {devices}")
     functions = (PlannedFunction(name, tuple(ops.values())) for name, ops in found.items())
     return Plan(
         "coremltools",
@@ -64,18 +71,6 @@ def write(plan: Plan) -> dict[str, Any]:
         key = "infos" if operation.preferred else "unassigned"
         made.setdefault(key, []).append(info)
     return made
-
-
-def _enter(
-    found: dict[str, dict[Any, PlannedOperation]], function: str, operation: PlannedOperation
-) -> None:
-    operations = found.setdefault(function, {})
-    # Operations without outputs have no name to tell them apart.
-    name = operation.name or len(operations)
-    known = operations.setdefault((operation.scope, name), operation)
-    if known.preferred != operation.preferred:
-        devices = f"{known.preferred} and on {operation.preferred}"
-        raise PlanError(f"operation {operation.name!r} of {function!r} is on {devices}")
 
 
 def _operation(info: Any, where: str, cores: list[int]) -> tuple[str, PlannedOperation]:

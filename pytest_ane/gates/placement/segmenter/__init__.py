@@ -105,22 +105,15 @@ def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
     total = min(through[0])
     if math.isinf(total):
         return Paths(total, through, ())
-    return Paths(total, through, _follow(costs, after, enter, through[0], tie))
-
-
-def _follow(
-    costs: Sequence[Row], after: Sequence[Row], enter: Row, first: Row, tie: float
-) -> tuple[int, ...]:
     backends = range(len(enter))
-    current = next(b for b in backends if first[b] <= min(first) + tie)
-    chosen = [current]
+    chosen = [next(b for b in backends if through[0][b] <= total + tie)]
     for row, onward in zip(costs[1:], after[1:], strict=True):
+        current = chosen[-1]
         options = [row[b] + onward[b] + (b != current) * enter[b] for b in backends]
         least = min(options)
-        if options[current] > least + tie:
-            current = options.index(least)
-        chosen.append(current)
-    return tuple(chosen)
+        stays = options[current] <= least + tie
+        chosen.append(current if stays else options.index(least))
+    return Paths(total, through, tuple(chosen))
 
 
 _RUN_TIME = frozenset({"non_zero", "range_1d"})

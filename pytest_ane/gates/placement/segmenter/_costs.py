@@ -258,7 +258,7 @@ def flops(op: Op) -> float:
 
     Moving numbers is none, nor is what gives integers alone.
     """
-    if op.kind in MOVES or not any(tensor.is_float for tensor in op.outputs):
+    if op.kind in MOVES or not any(t.dtype.startswith(("fp", "bf")) for t in op.outputs):
         return 0.0
     numbers = float(max(_outputs(op), sum(tensor.elements for tensor in op.inputs)))
     match op.kind:

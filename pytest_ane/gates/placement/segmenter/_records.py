@@ -44,17 +44,9 @@ class Tensor:
     constant: bool = False
 
     @cached_property
-    def known(self) -> bool:
-        return None not in self.shape
-
-    @cached_property
     def elements(self) -> int:
         """Number of elements; an extent known only at run time counts as 1."""
         return math.prod(extent or 1 for extent in self.shape)
-
-    @cached_property
-    def is_float(self) -> bool:
-        return self.dtype.startswith(("fp", "bf"))
 
     @cached_property
     def bytes(self) -> int:
@@ -89,7 +81,7 @@ class Op:
 
     @property
     def known(self) -> bool:
-        return all(tensor.known for tensor in (*self.inputs, *self.outputs))
+        return all(None not in tensor.shape for tensor in (*self.inputs, *self.outputs))
 
     def flag(self, name: str, default: int = 0) -> int:
         return next(iter(self.attributes.get(name, ())), default)
