@@ -97,7 +97,14 @@ class _Draws:
 
     def __init__(self, shard: Shard, built: Conversion) -> None:
         self._shard, self._built = shard, built
-        self._sampler = _sampler(shard, built.inputs)
+        check_names(shard.qualified, shard.inputs, [port.name for port in built.inputs])
+        features = (
+            Feature(port.name, DType.FP16, (), tuple(zip(*ends, strict=True)))
+            for port in built.inputs if port.name in shard.inputs
+            for ends in [[_port_shape(port, length) for length in (1, shard.max_tokens)]]
+        )  # fmt: skip
+        domains = {name: from_manifest(spec) for name, spec in shard.inputs.items()}
+        self._sampler = Sampler(tuple(features), shard.qualified, domains)
         self._flexible = any("T" in port.shape for port in built.inputs)
         self._largest = shard.max_tokens if self._flexible else 1
 
@@ -168,18 +175,6 @@ class _Draws:
         }
         asked = self._shapes(length), kind, seed[:3], seed[3]
         return drawn | self._sampler.call(*asked, start=start, call=call)
-
-
-def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
-    check_names(shard.qualified, shard.inputs, [port.name for port in ports])
-    shapes = {port.name: (_port_shape(port, 1), _port_shape(port, shard.max_tokens))
-              for port in ports if port.name in shard.inputs}  # fmt: skip
-    features = (
-        Feature(name, DType.FP16, (), tuple(zip(*ends, strict=True)))
-        for name, ends in shapes.items()
-    )
-    domains = {name: from_manifest(spec) for name, spec in shard.inputs.items()}
-    return Sampler(tuple(features), shard.qualified, domains)
 
 
 def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:

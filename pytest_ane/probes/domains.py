@@ -231,7 +231,6 @@ class _Graph:
         self._states = [
             n.type.wrapped.shape for n in function.inputs if isinstance(n.type, StateType)
         ]
-        self._stateful = bool(self._states)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
         for operation in function.walk():
             self._types |= {output.name: output.type for output in operation.outputs}
@@ -281,7 +280,7 @@ class _Graph:
     def places(self, name: str) -> Iterator[_Place]:
         """The operations that a position of a stateful function leads to."""
         first = (name, None, "")
-        waiting: list[tuple[str, int | None, str]] = [first] if self._stateful else []
+        waiting: list[tuple[str, int | None, str]] = [first] if self._states else []
         visited = {*waiting}
         whole = self._types[name]
         integer = isinstance(whole, TensorType) and whole.dtype not in FLOATS
@@ -361,7 +360,9 @@ class _Graph:
             how = f"{name} begins there and nothing implies how far it may go"
             sentence = f"ids: 0 and 1, for {how}"
             return Domain("default", Input(kind="ids", count=2), sentence)
-        if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
+        exponent = self._array(operation, "y") if (op, parameter) == ("pow", "x") else None
+        is_root = exponent is not None and bool(np.any(exponent != np.rint(exponent)))
+        if is_root or _POSITIVE.get(op) == parameter:
             verb = "divides by it" if op == "real_div" else "takes it"
             return Domain("derived", Input(kind="positive"), f"positive: {name} {verb}")
         if op in _WITHIN and parameter == "x" and own:
@@ -369,10 +370,6 @@ class _Graph:
             sentence = f"uniform: {name} is defined from -{edge:g} to {edge:g}"
             return Domain("derived", Input(kind="uniform", range=(-edge, edge)), sentence)
         return None
-
-    def _is_root(self, operation: Operation) -> bool:
-        exponent = self._array(operation, "y") if operation.op == "pow" else None
-        return exponent is not None and bool(np.any(exponent != np.rint(exponent)))
 
     def _indices(self, operation: Operation) -> Domain | None:
         if operation.op == "one_hot":

@@ -99,7 +99,6 @@ def record_golden(
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
-
     return [
         GoldenPrompt(
             prompt, tuple(ids), tensors[f"{i}"], tuple(tokens), tuple(leads), text,

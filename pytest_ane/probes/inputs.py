@@ -126,7 +126,9 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
                 values += np.expand_dims(np.arange(shape[axis]), others)
             return values
     axes = kind_axes(shape, spec.axis, spec.position_axis, call.flexible)
-    rows, own = _grid(shape, axes, call.start)
+    # Positions `[T, 1]`, and indices along the kind's own axis `[1, N]`.
+    count = 1 if axes.positions is None else shape[axes.positions]
+    rows, own = call.start + np.arange(count)[:, None], np.arange(shape[axes.own])[None]
     match spec.kind:
         case "causal-mask":
             return _placed(
@@ -353,12 +355,6 @@ def _stored(path: Path, name: str) -> Array:
 def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
     shares: DoubleArray = (words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return shares
-
-
-def _grid(shape: Shape, axes: Axes, start: int) -> tuple[Array, Array]:
-    """Positions `[T, 1]`, and indices along the kind's own axis `[1, N]`."""
-    count = 1 if axes.positions is None else shape[axes.positions]
-    return start + np.arange(count)[:, None], np.arange(shape[axes.own])[None]
 
 
 def _spread(rows: DoubleArray, shape: Shape, axes: Axes) -> DoubleArray:

@@ -114,7 +114,9 @@ class HiddenProbe:
             layout.inputs(part, start, *filter(None, [first]))
             for part, (start, _) in zip(parts, self.calls, strict=True)
         )
-        recurrent = trait(layout, "recurrent") or ()
+        recurrent, starts = trait(layout, "recurrent") or (), [start for start, _ in self.calls]
+        # By each call that goes back, the earlier one that began at the same position.
+        back = {i: starts.index(b) for i, (a, b) in enumerate(pairwise(starts), 1) if b <= a}
         return Case(
             self.kind, self.name, tuple(calls),
             rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
@@ -124,7 +126,7 @@ class HiddenProbe:
             causal=trait(layout, "causal"),
             residual={} if self.residual is None else {"y": self.residual},
             kept=None if len(kept) == len(self.hidden) else tuple(kept),
-            restored=_restored(self.calls) if recurrent else {}, recurrent=recurrent,
+            restored=back if recurrent else {}, recurrent=recurrent,
             start=self.start, routed=self.routed, left_out=self.left_out, states=self.states,
             undecided=self.undecided, same_module=self.same_module,
         )  # fmt: skip
@@ -134,12 +136,6 @@ def goes_back_to_calls(calls: Calls) -> bool:
     """Whether each call that goes back begins where an earlier one began."""
     starts = [start for start, _ in calls]
     return all(b > a or b in starts[:i] for i, (a, b) in enumerate(pairwise(starts), 1))
-
-
-def _restored(calls: Calls) -> dict[int, int]:
-    """By each call that goes back, the earlier one that began at the same position."""
-    starts = [start for start, _ in calls]
-    return {i: starts.index(b) for i, (a, b) in enumerate(pairwise(starts), 1) if b <= a}
 
 
 def kept_rows(calls: Calls) -> list[int]:
@@ -442,15 +438,11 @@ def record_probes(
     `captured_spec` is what the captured states depend on besides the identity. `model` and
     `captured` are called only when there is no recording yet.
     """
-    key = {
-        **identity,
-        "recording": [RECORDING_VERSION, GENERATOR],
-        "shard": shard.id,
-        "max": shard.max_tokens,
-        "context": shard.context,
-        "probes": shard.probes.model_dump(mode="json"),
+    key = identity | {
+        "recording": [RECORDING_VERSION, GENERATOR], "shard": shard.id, "max": shard.max_tokens,
+        "context": shard.context, "probes": shard.probes.model_dump(mode="json"),
         "captured": captured_spec if shard.probes.of_prompts else None,
-    }
+    }  # fmt: skip
 
     def make(folder: Path) -> None:
         opened = model()

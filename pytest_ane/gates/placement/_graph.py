@@ -66,7 +66,8 @@ _IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
 """Of an image input's scale and bias (insert_image_preprocessing_op.py of coremltools 9.0)."""
 
 
-def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
+def deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
+    """The arguments that decide the extents of the result."""
     for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
         yield from ((parameter, argument) for argument in operation.inputs.get(parameter, ()))
 
@@ -142,8 +143,8 @@ class Graph:
             read = (known & {*op.reads}) if op.op != "cast" else set[str]()
             made = takers and results <= whole - data and read <= whole
             # How many there are, as of `range_1d`, is none: it decides shapes.
-            deciding = {each.name for _, each in _deciding(op) if isinstance(each, Ref)} & known
-            made = made and not (op.blocks or op.op == "shape" or (deciding and results & open_))
+            decide = {each.name for _, each in deciding(op) if isinstance(each, Ref)} & known
+            made = made and not (op.blocks or op.op == "shape" or (decide and results & open_))
             if made:
                 found[id(op)] = frozenset(takers)
             for parameter, arguments in op.inputs.items():
@@ -221,8 +222,8 @@ class Graph:
             return Origin(extents)
         if operation.op.startswith("random_"):
             values = Depends.VALUES
-        deciding = [self.origin(a).values for _, a in _deciding(operation)]
-        return Origin(values, max(extents, *deciding) if deciding else extents)
+        decide = (self.origin(a).values for _, a in deciding(operation))
+        return Origin(values, max([extents, *decide]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,10 +244,6 @@ class Site:
     def arguments(self) -> Iterator[tuple[str, Argument]]:
         for parameter, arguments in self.operation.inputs.items():
             yield from ((parameter, argument) for argument in arguments)
-
-    def deciding(self) -> Iterator[tuple[str, Argument]]:
-        """The arguments that decide the extents of the result."""
-        return _deciding(self.operation)
 
     def tensor(self, parameter: str) -> TensorType | None:
         """The type of a parameter; `None` where it is not given, or is no tensor."""

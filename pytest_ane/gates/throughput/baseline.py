@@ -29,6 +29,7 @@ from pytest_ane.manifest.policy import CALIBRATED, ThroughputPolicy
 from pytest_ane.mlprogram.atomic import read_regular, write_atomically
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.mlprogram.groups import grouped
 
 COMMAND = "pytest-ane calibrate"
 SIGMAS = 2.8
@@ -112,18 +113,15 @@ def limit_of(policy: ThroughputPolicy, noise: Noise | None, what: What) -> Limit
 
 def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
     """The noise of all benchmarks that two runs have, by machine; `UnprovenError` of none."""
-    machines: dict[str, tuple[dict[str, str], dict[Benchmark, list[float]]]] = {}
-    for speed in (speed for run in runs for speed in run):
-        _, medians = machines.setdefault(key_digest(speed.identity), (speed.identity, {}))
-        medians.setdefault(benchmark_of(speed), []).append(speed.median)
-    found = []
-    for identity, benchmarks in machines.values():
+    found, speeds = [], (speed for run in runs for speed in run)
+    for same in grouped((key_digest(speed.identity), speed) for speed in speeds).values():
+        benchmarks = grouped((benchmark_of(speed), speed.median) for speed in same)
         noises = tuple(
             Noise(what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(medians))
             for (what, subject, tokens, prompt), medians in benchmarks.items()
             if len(medians) > 1
         )
-        found += [Calibration(identity=identity, noises=noises)] if noises else []
+        found += [Calibration(identity=same[0].identity, noises=noises)] if noises else []
     if not found:
         raise UnprovenError(
             f"No benchmark was in two runs of the same machine, out of {len(runs)}, so nothing is "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from math import prod
 
-from pytest_ane.gates.placement._graph import Depends, Site
+from pytest_ane.gates.placement._graph import Depends, Site, deciding
 from pytest_ane.gates.placement.rules._base import (
     AUTHORING,
     DISPATCH,
@@ -115,7 +115,7 @@ _MASKS = {"begin": "begin_mask", "end": "end_mask"}
 
 
 def _data_dependent(site: Site) -> str | None:
-    for parameter, argument in site.deciding():
+    for parameter, argument in deciding(site.operation):
         if site.graph.origin(argument).values < Depends.VALUES:
             continue
         mask = site.integers(_MASKS.get(parameter, ""))
