@@ -281,10 +281,7 @@ class StackState:
 
 
 class StackDrift:
-    """How far a chain's hidden states are from the reference's, while it answers prompts.
-
-    It holds the reference's streams of one prompt, and three numbers for each shard.
-    """
+    """How far a chain's hidden states are from the reference's, while it answers prompts."""
 
     def __init__(self, chain: Chain, states: ReferenceStates) -> None:
         self._chain, self._states = chain, states
@@ -359,9 +356,6 @@ def _relative(error: float, norm: float) -> float:
 
 
 def _cosines(output: FloatArray, expected: FloatArray) -> DoubleArray:
-    """By position, without those where both sides are zero.
-
-    A pack of experts of which none was chosen gives zeros: there is nothing to compare.
-    """
+    """By position, without those where both sides are zero, as experts are that nobody chose."""
     live = output.any(axis=1) | expected.any(axis=1)
     return cosine(output[live], expected[live])

@@ -143,11 +143,7 @@ class GoldenTensors:
 
 
 def read_golden(path: Path) -> GoldenTensors:
-    """Read and check golden tensors, an `.npz` file or else one of safetensors.
-
-    `GoldenError` where it is missing, damaged, not what its names and shapes must be, or not
-    finite.
-    """
+    """Read and check golden tensors, `.npz` or else safetensors, or raise `GoldenError`."""
     return _checked(path, *_read(path, npz=path.suffix == NPZ))
 
 

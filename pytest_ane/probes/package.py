@@ -181,10 +181,7 @@ def seeded_inputs(
     function: str | None = None,
     smallest: bool = False,
 ) -> dict[str, Array]:
-    """One Gaussian probe by input name, of the largest shape or of the smallest.
-
-    Inputs are drawn, and refused, as by `package_cases`.
-    """
+    """A Gaussian probe of `package_cases` by input name, of the largest or smallest shape."""
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
     sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact, function=function))
     first, *more = _Draws(sampler, probes, Slots(), {}, {}).cases((0,))
@@ -269,10 +266,7 @@ class _Draws:
     def cases_after(
         self, name: str, runner: Runner, other: _Draws, oracle: Runner
     ) -> Iterator[Case]:
-        """Calls on states that another function of the reference left, as decoding after a prefill.
-
-        Before that there is a call of the function itself.
-        """
+        """Calls on states that another function of the reference left, as after a prefill."""
         shapes, theirs = self._shapes(0.0), other._shapes(0.0)
         step, size, end = self._step(shapes), other._step(theirs), self.leads.end or math.inf
         start, probe = step + 2 * size, (self.probes.seed, "mixed", name)

@@ -105,10 +105,7 @@ def _is_tie(prompt: PromptResult) -> bool:
 
 
 def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
-    """What a policy asks of figures, of logits or of an encoder's embeddings.
-
-    The reference's perplexity has a limit that depends on the prompts.
-    """
+    """What a policy asks of figures, of logits or of an encoder's embeddings."""
     if encoder:
         return limits_of_embeddings(policy)
     return {

@@ -61,10 +61,7 @@ class Palette:
 
 
 def measure_palettes(program: MLModel) -> tuple[Palette, ...]:
-    """Of every compressed weight, in program order; without those that cannot be decoded.
-
-    Too large ones whose rows cannot be decoded alone are left out, too.
-    """
+    """Of every compressed weight that can be decoded, or some rows of it; in program order."""
     found: dict[str, Palette] = {}
     for each in find_weights(program):
         name, weight = each.weight.name, each.weight

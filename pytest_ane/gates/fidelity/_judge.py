@@ -486,10 +486,7 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
 
 
 def _errors(ranked: Sequence[Comparison]) -> Table:
-    """Relative L2 over positions, but for position 0 of captured probes: statistics, histogram.
-
-    Positions whose error is NaN or infinite are counted, and in no statistic.
-    """
+    """Relative L2 where it is finite, but for position 0 of captured probes."""
     names = ("probe", "output", "positions", "undefined")
     heads = (*names, "mean", "median", "p90", "p99", "max", "from", "to")
     bins = (Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1))

@@ -134,10 +134,7 @@ def cost_figures(fidelity: Fidelity) -> Iterator[Figure]:
 
 
 def compression_finding(fidelity: Fidelity, subject: str) -> Iterator[Finding]:
-    """That compression is the cause of what the thresholds find, where it is known.
-
-    Where the ANE's arithmetic costs more, that is the cause.
-    """
+    """The cause of what the thresholds find, where it is known: what costs most."""
     budget, cost, shard = fidelity.budget, fidelity.cost, subject.rpartition(":")[2]
     e = budget and budget.compression
     if cost and not cost.rms <= (e.rms if e else 0.0):

@@ -280,10 +280,7 @@ class Observer:
         return columns.losses(vectors)[[1, 0, 3, 2]]
 
     def _sums_of_codes(self, run: Computed, values: Array) -> float | None:
-        """Largest |sum| before the scale of each row; None where no codes with scales are summed.
-
-        A sum of scaled numbers without its bias, divided by the scale of its row.
-        """
+        """Largest |sum| without bias before its row's scale; None where no codes are summed."""
         factors, name = _constant(run), run.op.name
         if factors is None or factors.scale is None or run.op.op == "matmul":
             return None

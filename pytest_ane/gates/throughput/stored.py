@@ -86,10 +86,7 @@ def folder_of(storage: Storage) -> Path:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """One run's benchmarks: node ids of all, and ours with their speeds.
-
-    The day it was recorded is empty where the file has no date.
-    """
+    """One run's benchmarks: node ids of all, ours with speeds; the day, if the file has one."""
 
     file: Path
     when: str

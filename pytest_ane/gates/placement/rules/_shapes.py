@@ -91,10 +91,7 @@ SIZE_RULE = Rule(
 
 
 def limit_bytes(os: str) -> int:
-    """The largest artifact, in bytes, that the ANE of a system takes: 2 GiB, 1 GiB on macOS 27.
-
-    `ManifestError` of a system that is not of the form `macOS 26`.
-    """
+    """The largest artifact, in bytes, that a system's ANE takes; `ManifestError` of what is none."""
     match = _OS.fullmatch(os.strip())
     if match is None:
         raise ManifestError(
