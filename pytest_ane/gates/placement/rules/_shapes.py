@@ -91,7 +91,7 @@ SIZE_RULE = Rule(
 
 
 def limit_bytes(os: str) -> int:
-    """The largest artifact, in bytes, that a system's ANE takes; `ManifestError` of what is none."""
+    """The most bytes of an artifact that a system's ANE takes; `ManifestError` of what is none."""
     match = _OS.fullmatch(os.strip())
     if match is None:
         raise ManifestError(
