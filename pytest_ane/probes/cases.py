@@ -273,10 +273,11 @@ def package_case(
 
     expected = _joined([rows(each) for each in outputs])
     lengths = [len(array) for key, array in expected.items() if key not in objects]
+    floats = (x for call in calls for x in call.values() if np.issubdtype(x.dtype, np.floating))
     return Case(
         kind, name, tuple(calls), rows, expected,
         length=max(lengths, default=1) if length is None else length,
-        input_max=max(map(_largest, calls)),
+        input_max=max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0),
         residual_unknown=True, detections=kinds.detections, **known,
     )  # fmt: skip
 
@@ -284,11 +285,6 @@ def package_case(
 def _joined(parts: Sequence[Rows]) -> Rows:
     names = parts[0] if parts else ()
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-
-def _largest(inputs: Arrays) -> float:
-    floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
-    return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
 
 
 def as_array(output: Any) -> Array:

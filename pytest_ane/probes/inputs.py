@@ -272,8 +272,18 @@ def image(
     """
     if noise:
         steps = (words(bits, shape) >> np.uint64(56)).astype(np.float64)
-    else:
-        steps = _gradient(bits, shape)
+        return single(low + (high - low) * steps / _STEPS)
+    last = _channels_last(shape)
+    planes = (*shape[:-3], shape[-1], *shape[-3:-1]) if last else shape
+    height, width = (1, 1, *planes)[-2:]
+    corners = (words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)
+    corners[:, 0], corners[:, 3] = 0, _STEPS
+    y = np.linspace(0, 1, height)[:, None]
+    x = np.linspace(0, 1, width)
+    parts = ((1 - y) * (1 - x), (1 - y) * x, y * (1 - x), y * x)
+    steps = np.rint(sum(c[:, None, None] * part for c, part in zip(corners.T, parts, strict=True)))
+    steps = steps.reshape(planes)
+    steps = np.ascontiguousarray(np.moveaxis(steps, -3, -1)) if last else steps
     return single(low + (high - low) * steps / _STEPS)
 
 
@@ -302,20 +312,6 @@ def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> F
 
 def _channels_last(shape: Shape) -> bool:
     return len(shape) > 2 and shape[-1] <= 4 < min(shape[-3:-1])
-
-
-def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
-    last = _channels_last(shape)
-    planes = (*shape[:-3], shape[-1], *shape[-3:-1]) if last else shape
-    height, width = (1, 1, *planes)[-2:]
-    corners = (words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)
-    corners[:, 0], corners[:, 3] = 0, _STEPS
-    y = np.linspace(0, 1, height)[:, None]
-    x = np.linspace(0, 1, width)
-    parts = ((1 - y) * (1 - x), (1 - y) * x, y * (1 - x), y * x)
-    steps = np.rint(sum(c[:, None, None] * part for c, part in zip(corners.T, parts, strict=True)))
-    steps = steps.reshape(planes)
-    return np.ascontiguousarray(np.moveaxis(steps, -3, -1)) if last else steps
 
 
 def constant(file: str, shape: Shape) -> Array:

@@ -109,7 +109,8 @@ class Captured:
         later = [state[1:] for state in states if len(state) > 1]
         body = np.concatenate(later).astype(np.float64) if later else every
         peak = every[np.abs(every).argmax(axis=0), np.arange(every.shape[1])]
-        return cls(*map(_rounded, (body.mean(axis=0), body.std(axis=0), peak)))
+        mantissa, exponent = np.frexp([body.mean(axis=0), body.std(axis=0), peak])
+        return cls(*np.ldexp(np.rint(mantissa * 2.0**_BITS), exponent - _BITS))
 
 
 def outlier(bits: np.random.PCG64, shape: tuple[int, int], captured: Captured) -> FloatArray:
@@ -248,12 +249,6 @@ def single(x: DoubleArray) -> FloatArray:
 def _squares(x: DoubleArray) -> float:
     """The sum of squares, rounded once: numpy's own order of additions is not for good."""
     return math.fsum((x * x).ravel().tolist())
-
-
-def _rounded(x: DoubleArray) -> DoubleArray:
-    mantissa, exponent = np.frexp(x)
-    rounded: DoubleArray = np.ldexp(np.rint(mantissa * 2.0**_BITS), exponent - _BITS)
-    return rounded
 
 
 def _logarithm(x: DoubleArray) -> DoubleArray:

@@ -453,7 +453,13 @@ def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
         columns = (Column("what"), Column("how"))
         yield Table("what the probes exercise", columns, rows, "coverage")
     if fidelity.compared:
-        yield _errors(ranked)
+        # But for position 0 of captured probes.
+        names = ("probe", "output", "positions", "undefined")
+        heads = (*names, "mean", "median", "p90", "p99", "max", "from", "to")
+        bins = (Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1))
+        spread = tuple(_spread(c.rest) for c in ranked if c.live)
+        title = "relative L2 over positions"
+        yield Table(title, (*map(Column, heads), *bins), spread, "errors", listed=False)
 
 
 def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
@@ -483,16 +489,6 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
             row += worst if metric is MIN_COSINE else worst[:1]
         rows.append((*row, len(c.both_zero) or None, c.input_max or None))
     return Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
-
-
-def _errors(ranked: Sequence[Comparison]) -> Table:
-    """Relative L2 where it is finite, but for position 0 of captured probes."""
-    names = ("probe", "output", "positions", "undefined")
-    heads = (*names, "mean", "median", "p90", "p99", "max", "from", "to")
-    bins = (Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1))
-    rows = tuple(_spread(c.rest) for c in ranked if c.live)
-    title = "relative L2 over positions"
-    return Table(title, (*map(Column, heads), *bins), rows, "errors", listed=False)
 
 
 def _spread(c: Comparison) -> tuple[Cell, ...]:

@@ -45,14 +45,10 @@ _FUSED = ", if the compiler does not fuse it back, which is unknown"
 
 
 class Known(NamedTuple):
-    """What is known of a hazard.
+    """What is known of a hazard and its rule.
 
-    Attributes:
-        title: in a few words.
-        grade: how well its rule is known.
-        source: where the rule comes from.
-        kind: what operations that met it do, and what those do that come near.
-        remedies: rewrites, by the role in attention or the kind of an operation; empty for others.
+    `kind` is what operations do that met it, and what those do that come near; `remedies` are by
+    the role in attention or the kind of an operation, empty for others.
     """
 
     title: str

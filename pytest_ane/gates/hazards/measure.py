@@ -285,7 +285,12 @@ class Observer:
         if factors is None or factors.scale is None or run.op.op == "matmul":
             return None
         if name not in self._codes:
-            self._codes[name] = _scales(factors)
+            from pytest_ane.mlprogram.executor.ane.products import Codes
+
+            layout = factors.width, factors.groups, factors.transposed
+            codes = Codes(np.asarray(factors.source), *layout, scale=factors.scale)
+            # None unless the weight is whole numbers times the scale of each row.
+            self._codes[name] = codes.codes[1].reshape(-1) if codes.is_exact else None
         if (scale := self._codes[name]) is None:
             return None
         rows = np.moveaxis(values, 1 if run.op.op == "conv" else -1, 0).reshape(len(scale), -1)
@@ -323,16 +328,6 @@ class Observer:
 def _constant(run: Computed) -> Factors | None:
     values = (run.parameters.get(key) for key in ("weight", "x", "y"))
     return next((value for value in values if hasattr(value, "source")), None)
-
-
-def _scales(factors: Factors) -> Array | None:
-    """Scale of each row; None unless the weight is whole numbers times them."""
-    from pytest_ane.mlprogram.executor.ane.products import Codes
-
-    assert factors.scale is not None
-    layout = factors.width, factors.groups, factors.transposed
-    codes = Codes(np.asarray(factors.source), *layout, scale=factors.scale)
-    return codes.codes[1].reshape(-1) if codes.is_exact else None
 
 
 def _infinities(x: Array) -> int:

@@ -44,10 +44,11 @@ def identity(backend: Backend) -> dict[str, str]:
     if backend.name == "coreml":
         same = {name: provenance[name] for name in _COREML if name in provenance}
         return same | ({"model": provenance["mac"]} if "mac" in provenance else {})
+    mine = getattr(os, "sched_getaffinity", None)
     return {
         "backend": backend.name,
         "chip": _chip(),
-        "cores": _count(_cores(), "core"),
+        "cores": _count(len(mine(0)) if mine else os.cpu_count() or 1, "core"),
         "threads": _count(os.environ.get("OPENBLAS_NUM_THREADS") or "all", "BLAS thread"),
         "system": f"{platform.system()} {platform.machine()}",
         "python": f"Python {'.'.join(platform.python_version_tuple()[:2])}",
@@ -96,11 +97,6 @@ def _mac() -> dict[str, str]:
 
 def _count(number: int | str, noun: str) -> str:
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
-
-
-def _cores() -> int:
-    found = getattr(os, "sched_getaffinity", None)
-    return len(found(0)) if found else os.cpu_count() or 1
 
 
 def _chip() -> str:

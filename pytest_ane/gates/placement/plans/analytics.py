@@ -100,30 +100,27 @@ def _operations(function: Function) -> Iterator[PlannedOperation]:
     for scope, operation in walk(function.block, ()):
         if operation.op in _BUFFERS:
             continue
-        planned = _planned(operation)
+        name = _plain(operation.name) if operation.outputs else ""
+        where = f"operation {name!r}"
+        selected = "".join(_strings(operation, "SelectedBackend", where))
+        given = _mapping(operation, ESTIMATES, where).items()
+        estimates = {by: fields.number(ms, f"{where}: {ESTIMATES}") for by, ms in given}
+        messages = _mapping(operation, "ValidationMessage", where)
+        support = [w for w in _strings(operation, "BackendSupport", where) if w != "unsupported"]
+        why = str(messages.get("ane", ""))
+        if "ane" in support:
+            why = ", ".join(f"{ms:.2g} ms on {backend}" for backend, ms in estimates.items())
+        told = {"SelectedBackend": selected, ESTIMATES: estimates, "ValidationMessage": messages}
         source = next(iter(operation.inputs.get("x", ())), None)
         converts = isinstance(source, Ref) and _plain(source.name) in inputs
-        boundary = operation.op == "cast" and (converts or planned.name in outputs)
-        yield replace(planned, scope=scope, boundary=boundary)
-
-
-def _planned(operation: Operation) -> PlannedOperation:
-    name = _plain(operation.name) if operation.outputs else ""
-    where = f"operation {name!r}"
-    selected = "".join(_strings(operation, "SelectedBackend", where))
-    told = _mapping(operation, ESTIMATES, where).items()
-    estimates = {by: fields.number(ms, f"{where}: {ESTIMATES}") for by, ms in told}
-    messages = _mapping(operation, "ValidationMessage", where)
-    support = [w for w in _strings(operation, "BackendSupport", where) if w != "unsupported"]
-    why = str(messages.get("ane", ""))
-    if "ane" in support:
-        why = ", ".join(f"{ms:.2g} ms on {backend}" for backend, ms in estimates.items())
-    return PlannedOperation(
-        name, operation.op, _device(selected, where) if selected else None,
-        tuple(dict.fromkeys(_device(word, where) for word in support)), estimates.get(selected),
-        why="" if selected == "ane" else why,
-        extra={"SelectedBackend": selected, ESTIMATES: estimates, "ValidationMessage": messages},
-    )  # fmt: skip
+        yield PlannedOperation(
+            name, operation.op, _device(selected, where) if selected else None,
+            tuple(dict.fromkeys(_device(word, where) for word in support)),
+            estimates.get(selected), scope,
+            boundary=operation.op == "cast" and (converts or name in outputs),
+            why="" if selected == "ane" else why,
+            extra=told,
+        )  # fmt: skip
 
 
 def _with_shares(functions: tuple[PlannedFunction, ...]) -> tuple[PlannedFunction, ...]:

@@ -66,10 +66,25 @@ def write(plan: Plan) -> dict[str, Any]:
         made["computeUnits"] = plan.compute_units
     told = {_ADDED: dict(plan.added), _RENAMED: plan.renamed, _TARGET: plan.target}
     made |= {key: value for key, value in told.items() if value}
+    cores = plan.ane_cores or 0
     for function, operation in plan.walk():
-        info = _info(function, operation, plan.ane_cores or 0)
+        info = dict(operation.extra)
+        usage = info.pop("deviceUsage", {})
+        if operation.preferred:
+            supported = [_written(one, cores) for one in operation.supported]
+            preferred = _written(operation.preferred, cores)
+            info["deviceUsage"] = {**usage, "preferred": preferred, "supported": supported}
+        info["estimatedCost"] = operation.cost
+        own = (operation.op, operation.boundary, operation.folded)
+        info |= {key: value for key, value in zip(_OWN, own, strict=True) if value}
+        components: list[Any] = [{"program": {}}, {"programFunction": {"data": {"name": function}}}]
+        blocks = [_ROOT, *(index for _, index in operation.scope)]
+        names = [*(name for name, _ in operation.scope), operation.name]
+        for index, name in zip(blocks, names, strict=True):
+            components.append({"programBlock": {"data": {"index": index}}})
+            components.append({"programOperation": {"data": {"outputName": name}}})
         key = "infos" if operation.preferred else "unassigned"
-        made.setdefault(key, []).append(info)
+        made.setdefault(key, []).append(info | {"path": {"components": components}})
     return made
 
 
@@ -136,26 +151,6 @@ def _path(value: Any, where: str) -> tuple[str, tuple[tuple[str, int], ...], str
     indices = [_ROOT if index == _ROOT else fields.count(index, at) for index in found]
     names = [fields.string(one.get("outputName"), f"{where}: an outputName") for one in data[2::2]]
     return function, tuple(zip(names[:-1], indices[1:], strict=True)), names[-1]
-
-
-def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, Any]:
-    made = dict(operation.extra)
-    usage = made.pop("deviceUsage", {})
-    if operation.preferred:
-        supported = [_written(one, cores) for one in operation.supported]
-        preferred = _written(operation.preferred, cores)
-        made["deviceUsage"] = {**usage, "preferred": preferred, "supported": supported}
-    made["estimatedCost"] = operation.cost
-    own = (operation.op, operation.boundary, operation.folded)
-    made |= {key: value for key, value in zip(_OWN, own, strict=True) if value}
-    blocks = [_ROOT, *(index for _, index in operation.scope)]
-    names = [*(name for name, _ in operation.scope), operation.name]
-    first: dict[str, Any] = {"program": {}}
-    components = [first, {"programFunction": {"data": {"name": function}}}]
-    for index, name in zip(blocks, names, strict=True):
-        components.append({"programBlock": {"data": {"index": index}}})
-        components.append({"programOperation": {"data": {"outputName": name}}})
-    return made | {"path": {"components": components}}
 
 
 def _written(device: Device, cores: int) -> dict[str, Any]:

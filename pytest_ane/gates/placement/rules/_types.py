@@ -141,11 +141,6 @@ def _scaled_palette(site: Site) -> str | None:
     return next(scaled, None)
 
 
-def _rank(operation: Operation) -> int:
-    weight = operation.outputs[0].type if operation.outputs else None
-    return len(weight.shape) if isinstance(weight, TensorType) else 0
-
-
 def _tables(site: Site) -> Iterator[tuple[Operation, tuple[Dim, ...], int]]:
     """The op, how many palettes along each axis of the weight, and the entries' vector size.
 
@@ -154,7 +149,9 @@ def _tables(site: Site) -> Iterator[tuple[Operation, tuple[Dim, ...], int]]:
     """
     for _, argument in site.arguments():
         for operation in site.compressed_by(argument):
-            kind, rank = Site(site.graph, operation).tensor("lut"), _rank(operation)
+            kind = Site(site.graph, operation).tensor("lut")
+            weight = operation.outputs[0].type if operation.outputs else None
+            rank = len(weight.shape) if isinstance(weight, TensorType) else 0
             if kind and rank and len(kind.shape) == rank + 2:
                 yield operation, kind.shape[:-2], kind.shape[-1] or 1
 
