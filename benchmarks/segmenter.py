@@ -27,8 +27,16 @@ from pytest_ane.gates.placement.segmenter import (
     predict,
     shortest,
 )
-from pytest_ane.gates.placement.segmenter._costs import CostModel, milliseconds, models, obstacle
-from pytest_ane.gates.placement.segmenter._records import BACKENDS, UNIT, Backend, Units
+from pytest_ane.gates.placement.segmenter._costs import (
+    BACKENDS,
+    UNIT,
+    Backend,
+    CostModel,
+    Units,
+    milliseconds,
+    models,
+    obstacle,
+)
 
 _CASE_COLUMNS = (
     *("set", "units", "case", "index", "role", "op", "in_shapes", "out_shape", "dtypes", "params"),

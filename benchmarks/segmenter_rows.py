@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor
-from pytest_ane.gates.placement.segmenter._records import Shape
+from pytest_ane.gates.placement.segmenter._costs import Shape
 
 Row: TypeAlias = Mapping[str, str]
 

@@ -548,8 +548,7 @@ def _greatest(every: Iterable[tuple[_Rows, Any]]) -> tuple[tuple[int, float], ..
 
 def _least(every: Sequence[tuple[_Rows, Any]]) -> tuple[float, ...]:
     """By length, the smallest of what `_greatest` has of each probe."""
-    probes = {id(rows.reference): [e for e in every if e[0].reference is rows.reference]
-              for rows, _ in every}  # fmt: skip
+    probes = grouped((id(each[0].reference), each) for each in every)
     most = [dict(_greatest(each)) for each in probes.values()]
     return tuple(min(m[n] for m in most if n in m) for n in sorted({n for m in most for n in m}))
 

@@ -184,16 +184,13 @@ class Graph:
         """The operation that computes an argument; `None` for inputs and immediate values."""
         return self._producers.get(argument.name) if isinstance(argument, Ref) else None
 
-    def constant(self, argument: Argument) -> Value | None:
-        """The value of an argument that is immediate or comes from a `const`."""
-        if isinstance(argument, Value):
-            return argument
-        operation = self.producer(argument)
-        return operation.attributes.get("val") if operation and operation.op == "const" else None
-
     def array(self, argument: Argument) -> npt.NDArray[Any] | None:
-        """The elements of a constant argument, read from disk where they lie there."""
-        value = self.constant(argument)
+        """The elements of an immediate argument or a `const`, read from disk if they lie there."""
+        operation, value = self.producer(argument), None
+        if isinstance(argument, Value):
+            value = argument
+        elif operation and operation.op == "const":
+            value = operation.attributes.get("val")
         if value is None:
             return None
         if isinstance(value.data, np.ndarray):

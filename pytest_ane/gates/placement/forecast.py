@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial, reduce
@@ -16,12 +17,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
-from pytest_ane.gates.placement._graph import Graph, Read, Site, is_constant
+from pytest_ane.gates.placement._graph import Graph, Site, is_constant
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome, find
 from pytest_ane.gates.placement.rules._ops import LAYER, layer_of, mil_ops
 from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted, flops
 from pytest_ane.gates.verdict import counted, some
+from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.records import Blob, MLModel, Operation, Ref, TensorType, Value
@@ -206,7 +208,7 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
         for rule in PROGRAM_RULES
         for subject in rule.why(model)
     ]
-    read = _reader(model)
+    read = partial(_read, model)
     index, ops, expanded = 0, list[ComputeOp](), list[Expansion]()
     for function in model.program.functions.values():
         graph, flow, layers = Graph(function, read), dict[int, int](), set[int | None]()
@@ -259,21 +261,14 @@ def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
         yield Match(rule.id, rule.outcome, op.name, op.type, _plain(why), op.function, op.index)
 
 
-def _reader(model: MLModel) -> Read:
-    """Reads a constant's elements; `None` where they are too many, or no longer on disk."""
-
-    def read(value: Value) -> npt.NDArray[Any] | None:
-        kind = value.type if isinstance(value.data, Blob) else None
-        if not isinstance(kind, TensorType) or prod(d or 0 for d in kind.shape) > _READ_AT_MOST:
-            return None
-        from pytest_ane.mlprogram import blob
-
-        try:
-            return blob.load(model, value)
-        except ProgramError:
-            return None
-
-    return read
+def _read(model: MLModel, value: Value) -> npt.NDArray[Any] | None:
+    """A constant's elements; `None` where they are too many, or no longer on disk."""
+    kind = value.type if isinstance(value.data, Blob) else None
+    if not isinstance(kind, TensorType) or prod(d or 0 for d in kind.shape) > _READ_AT_MOST:
+        return None
+    with suppress(ProgramError):
+        return load(model, value)
+    return None
 
 
 def expansions(graph: Graph) -> Iterator[Expansion]:

@@ -20,20 +20,10 @@ from typing import NamedTuple
 
 from pytest_ane.gates.placement._graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter._costs import (
-    MOVES,
-    CostModel,
-    chip_named,
-    flops,
-    is_measured,
-    launch_bounds,
-    milliseconds,
-    models,
-    obstacle,
-    rates_of,
-)
-from pytest_ane.gates.placement.segmenter._records import (
     BACKENDS,
+    MOVES,
     UNIT,
+    CostModel,
     NoData,
     Off,
     Op,
@@ -45,6 +35,14 @@ from pytest_ane.gates.placement.segmenter._records import (
     Unit,
     Units,
     Work,
+    chip_named,
+    flops,
+    is_measured,
+    launch_bounds,
+    milliseconds,
+    models,
+    obstacle,
+    rates_of,
 )
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes

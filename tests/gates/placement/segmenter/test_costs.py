@@ -9,12 +9,12 @@ import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor
 from pytest_ane.gates.placement.segmenter._costs import (
+    Backend,
     chip_named,
     launch_bounds,
     milliseconds,
     models,
 )
-from pytest_ane.gates.placement.segmenter._records import Backend
 from pytest_ane.manifest.base import loads
 
 

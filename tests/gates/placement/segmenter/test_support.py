@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor
-from pytest_ane.gates.placement.segmenter._costs import is_measured, obstacle
-from pytest_ane.gates.placement.segmenter._records import Backend
+from pytest_ane.gates.placement.segmenter._costs import Backend, is_measured, obstacle
 
 
 def op(
