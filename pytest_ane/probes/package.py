@@ -235,7 +235,18 @@ class _Draws:
             yield self._case("gaussian", (f"T={n}", (n - low) / extent), 0, TURNS[:1])
 
     def _shapes(self, at: float) -> dict[str, tuple[int, ...]]:
-        return {f.name: _shape_of(f, self.sampler.subject, at) for f in self.sampler.features}
+        shapes = {}
+        for feature in self.sampler.features:
+            shape = (*_shape(feature, at), *((3,) if is_color(feature) else ()))
+            where = f"{self.sampler.subject}: input {feature.name!r}"
+            if 0 in shape:
+                raise ProgramError(
+                    f"{where} has the shape {list(shape)}, which is empty, so there is nothing to "
+                    "probe; declare a length of at least 1 along every axis."
+                )
+            current_budget().check_tensor(where, shape, words=_WORDS)
+            shapes[feature.name] = shape
+        return shapes
 
     def _case(self, kind: str, place: tuple[str, float], number: int, turns: Sequence[int]) -> Case:
         label, at = place
@@ -384,17 +395,6 @@ def _furthest(inputs: tuple[Feature, ...]) -> tuple[int, int]:
     ends = (zip(_shape(f, 0.0), _shape(f, 1.0), strict=True) for f in inputs)
     axes = ((high - low, low) for shape in ends for low, high in shape)
     return max(axes, default=(0, 0))
-
-
-def _shape_of(feature: Feature, subject: Path | str, at: float) -> tuple[int, ...]:
-    shape = (*_shape(feature, at), *((3,) if is_color(feature) else ()))
-    if 0 in shape:
-        raise ProgramError(
-            f"{subject}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "
-            "there is nothing to probe; declare a length of at least 1 along every axis."
-        )
-    current_budget().check_tensor(f"{subject}: input {feature.name!r}", shape, words=_WORDS)
-    return shape
 
 
 def _shape(feature: Feature, at: float) -> tuple[int, ...]:

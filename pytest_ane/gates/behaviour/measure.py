@@ -10,7 +10,6 @@ import numpy as np
 
 from pytest_ane.gates.behaviour._embeddings import Embeddings, measure_embeddings
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
-from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import (
     Likeliest,
     LogitSummary,
@@ -123,7 +122,14 @@ def measure(
     else:
         answers, prompts, alone, drift = _run(chain, golden, states, decode)
         if typed is not None:
-            costs = _costs(golden, [typed.logits(g.ids) for g in golden], answers)
+            positions = [
+                position
+                for g, answer in zip(golden, answers, strict=True)
+                for position in compare_logits(typed.logits(g.ids), answer.logits, g.ids)[1:]
+            ]
+            if positions:
+                summary = LogitSummary.of(positions)
+                costs = {"kl": summary.kl, "top1": summary.top1}
         vocabulary = golden[0].logits.shape[1] if golden else None
         measured = Behaviour(prompts, alone, dict(provenance), vocabulary, drift=drift)
     if typed is None:
@@ -154,20 +160,6 @@ def _run(
         pieces = tuple(_pieces(g.ids, decode))
         prompts.append(PromptResult(*own, likeliest(answer.logits), head, pieces))
     return answers, tuple(prompts), alone, drift.states if drift else ()
-
-
-def _costs(
-    golden: Sequence[GoldenPrompt], typed: Sequence[FloatArray], ane: Sequence[Answer]
-) -> dict[str, float]:
-    positions = [
-        position
-        for prompt, logits, answer in zip(golden, typed, ane, strict=True)
-        for position in compare_logits(logits, answer.logits, prompt.ids)[1:]
-    ]
-    if not positions:
-        return {}
-    summary = LogitSummary.of(positions)
-    return {"kl": summary.kl, "top1": summary.top1}
 
 
 def _pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:

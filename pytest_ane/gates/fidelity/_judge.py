@@ -334,8 +334,14 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
     for limits, group in groups.items():
         yield from _rescaled(group, limits)
     yield from _beyond(fidelity, policy)
-    if fidelity.compared:
-        yield from _too_little(fidelity, policy, groups)
+    every, least = fidelity.comparisons, policy.min_live_probes
+    parts = [c for c in every if not _is_finite(c, policy)]
+    parts += [c for group in groups.values() for c in group.comparisons]
+    live = probes([c for c in parts if c.rest.live])
+    if fidelity.compared and live + probes([c for c in every if c.undefined]) < least:
+        rest = "the rest gave zeros, are position 0 alone, or rows that rounding decides"
+        reason = f"{live} of {probes(every)} probes are live ({rest}), min-live-probes is {least}"
+        yield Finding("failed", f"{reason}: too little was compared", kind="are live")
 
 
 def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
@@ -385,17 +391,6 @@ def _rescaled(group: Group, limits: OutputPolicy) -> Iterator[Finding]:
                     Where(probe=c.probe, output=c.output),
                     kind="add too much or too little to the residual path",
                 )
-
-
-def _too_little(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
-    every, least = fidelity.comparisons, policy.min_live_probes
-    parts = [c for c in every if not _is_finite(c, policy)]
-    parts += [c for group in groups.values() for c in group.comparisons]
-    live = probes([c for c in parts if c.rest.live])
-    if live + probes([c for c in every if c.undefined]) < least:
-        rest = "the rest gave zeros, are position 0 alone, or rows that rounding decides"
-        reason = f"{live} of {probes(every)} probes are live ({rest}), min-live-probes is {least}"
-        yield Finding("failed", f"{reason}: too little was compared", kind="are live")
 
 
 def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import pytest_ane.mlprogram.model
 from pytest_ane.gates.placement import Match, forecast
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, Block, MLModel, Named, Operation, Value
@@ -88,9 +86,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
             raise ProgramError("weight.bin is missing.")
         return np.full(4, -np.inf, np.float16)
 
-    blob = SimpleNamespace(load=load)
-    monkeypatch.setitem(sys.modules, "pytest_ane.mlprogram.blob", blob)
-    monkeypatch.setattr(pytest_ane.mlprogram, "blob", blob, raising=False)
+    monkeypatch.setattr(sys.modules["pytest_ane.gates.placement.forecast"], "load", load)
     return read
 
 

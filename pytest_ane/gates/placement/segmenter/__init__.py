@@ -155,11 +155,18 @@ def predict(
     if large := {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}:
         as_large = f"operations as large as {', '.join(sorted(large))} here on the ANE"
         missing += (f"Other public plans have {as_large}, where the costs say CPU.",)
-    placed = tuple(_placed(ops, costs, paths, units, model, off))
+    on, placed = [UNIT[backend] for backend in BACKENDS[units]], list[Placed]()
+    for i, (op, chosen) in enumerate(zip(ops, paths.chosen, strict=True)):
+        others = [ms for unit, ms in zip(on, paths.through[i], strict=True) if unit != on[chosen]]
+        margin = least if (least := min(others) - paths.total) > model.tie_ms else 0.0
+        known, undecided = None if math.isinf(margin) else margin, margin < model.undecided_ms
+        where = on[chosen], costs[i][chosen], known, undecided, off[i]
+        placed.append(Placed(op.name, op.kind, *where, op.boundary))
     ane = BACKENDS[units].index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
     without = shortest(barred, edges, model.tie_ms).total
-    return Prediction(*of, placed, tuple(_segments(placed)), paths.total, without, missing)
+    segments = tuple(_segments(placed))
+    return Prediction(*of, tuple(placed), segments, paths.total, without, missing)
 
 
 def estimated(ops: Sequence[Op]) -> bool:
@@ -253,19 +260,6 @@ def _work(ops: Sequence[Op]) -> Work:
     if min(saved) >= enough:
         return "large"
     return "small" if max(saved) <= little else "unknown"
-
-
-def _placed(
-    ops: Sequence[Op], costs: Sequence[Row], paths: Paths, units: Units, model: CostModel,
-    off: Sequence[Off | None],
-) -> Iterator[Placed]:  # fmt: skip
-    on = [UNIT[backend] for backend in BACKENDS[units]]
-    for i, (op, chosen) in enumerate(zip(ops, paths.chosen, strict=True)):
-        others = [ms for unit, ms in zip(on, paths.through[i], strict=True) if unit != on[chosen]]
-        margin = least if (least := min(others) - paths.total) > model.tie_ms else 0.0
-        known, undecided = None if math.isinf(margin) else margin, margin < model.undecided_ms
-        ms = costs[i][chosen]
-        yield Placed(op.name, op.kind, on[chosen], ms, known, undecided, off[i], op.boundary)
 
 
 def _reasons(
