@@ -501,10 +501,7 @@ class Sampler:
         )  # fmt: skip
 
     def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
-        """Further calls after which each id, and each picture, was drawn.
-
-        Inputs that need more than `most` calls do not count.
-        """
+        """Further calls until all ids and pictures of inputs that need at most `most` are drawn."""
         needed = [0]
         for name, domain in self.domains.items():
             if domain.input is not None and domain.input.pictures:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from pytest_ane.mlprogram.records import (
 from pytest_ane.models.families import Port, Ports
 from pytest_ane.probes.domains import FLOATS
 
-_Features: TypeAlias = dict[str, Feature]
 _NAMED = 3
 """Lengths and labels that are named; the rest is counted."""
 
@@ -45,7 +44,9 @@ def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...
     )
 
 
-def _sides(model: MLModel | Pipeline, declared: Any) -> Iterator[tuple[str, _Features, Any]]:
+def _sides(
+    model: MLModel | Pipeline, declared: Any
+) -> Iterator[tuple[str, dict[str, Feature], Any]]:
     """Inputs, outputs and states by name, beside those of what declares the same three."""
     for kind in ("input", "output", "state"):
         mine, theirs = (getattr(side, f"{kind}s") for side in (model, declared))
@@ -202,7 +203,7 @@ def _setting(value: Any, expected: Any) -> str:
 
 
 def _differences(
-    kind: str, declared: Sequence[Port], features: _Features, max_tokens: int
+    kind: str, declared: Sequence[Port], features: dict[str, Feature], max_tokens: int
 ) -> Iterator[tuple[str, str]]:
     for port in declared:
         if (feature := features.pop(port.name, None)) is None:

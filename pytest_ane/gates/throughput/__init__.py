@@ -15,10 +15,7 @@ __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]
 
 @dataclass(frozen=True)
 class Timing:
-    """A benchmark that was timed once, and the policy that decides whether it is timed again.
-
-    `confirm` times as many rounds once more; None where it cannot be.
-    """
+    """A benchmark that was timed once, its policy, and what times as many rounds again, or None."""
 
     timed: Throughput
     policy: ThroughputPolicy

@@ -179,10 +179,7 @@ def benchmark_of(measured: Noise | Speed) -> Benchmark:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A stored measurement to compare with, of run `0003`, and the day of its recording.
-
-    The noise is None where nobody measured it on this machine.
-    """
+    """A stored measurement of run `0003`, its day, and the machine's noise where it is known."""
 
     speed: Speed
     run: str
