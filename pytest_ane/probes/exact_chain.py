@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -91,7 +90,13 @@ def record_golden(
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
             ids = prompt.ids
             if most:
-                ids += _answered(chain, prompt, tokens[:most], most, ends())
+                said, stops = [*tokens[:most]], {*ends()}
+                while len(said) < most and stops.isdisjoint(said):
+                    row = Decoder(chain, [*prompt.ids, *said]).logits()[0]
+                    check_finite(row, "the whole model", f"the text after {prompt.name!r}")
+                    said.append(likeliest_token(row))
+                end = next((i for i, token in enumerate(said) if token in stops), most)
+                ids += tuple(said[:end])
                 logits = chain.logits(ids)
             tensors[f"{i}"] = logits
             about = [prompt.name, ids, tokens, leads, decode(tokens), len(ids) - len(prompt.ids)]
@@ -106,17 +111,6 @@ def record_golden(
         )
         for i, (prompt, ids, tokens, leads, text, answered) in enumerate(metadata["golden"])
     ]  # fmt: skip
-
-
-def _answered(
-    chain: Chain, prompt: TokenPrompt, known: Sequence[int], most: int, ends: Collection[int]
-) -> tuple[int, ...]:
-    tokens = [*known]
-    while len(tokens) < most and not {*tokens} & {*ends}:
-        row = Decoder(chain, [*prompt.ids, *tokens]).logits()[0]
-        check_finite(row, "the whole model", f"the text after {prompt.name!r}")
-        tokens.append(likeliest_token(row))
-    return tuple(takewhile(lambda token: token not in ends, tokens))
 
 
 def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool = False) -> Chain:

@@ -167,10 +167,10 @@ def lengths(largest: int, seed: int) -> tuple[int, ...]:
     return tuple(sorted({*every, *pick(seed, "lengths", others)}))
 
 
-def pick(seed: int, what: str, choices: Sequence[int], count: int = 2) -> tuple[int, ...]:
-    """`count` of the choices in order; seeds that follow one another meet each of them."""
+def pick(seed: int, what: str, choices: Sequence[int]) -> tuple[int, ...]:
+    """Two of the choices in order; seeds that follow one another meet each of them."""
     order = np.argsort(generator("drawn", what).random_raw(len(choices)), kind="stable").tolist()
-    picked = (order[(seed * count + i) % len(order)] for i in range(count if order else 0))
+    picked = (order[(2 * seed + i) % len(order)] for i in range(2 if order else 0))
     return tuple(sorted({choices[i] for i in picked}))
 
 

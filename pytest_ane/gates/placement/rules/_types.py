@@ -15,9 +15,8 @@ from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
 
 _INTS = frozenset({DType.INT32, DType.INT64, DType.UINT32, DType.UINT64})
 # Ops whose integers have a rule of their own.
-_INDEX_OPS = frozenset(
-    {"argsort", "non_zero", "reduce_argmax", "reduce_argmin", "shape", "topk"}
-    | {"gather", "gather_along_axis", "gather_nd"}
+_INDEX_OPS = kinds(
+    "argsort gather gather_along_axis gather_nd non_zero reduce_argmax reduce_argmin shape topk"
 )
 _DATA = ("x", "y", "a", "b", "values")
 _WIDE = frozenset({DType.FP32, DType.FP64})
@@ -78,9 +77,7 @@ def _int8_output(site: Site) -> str | None:
     return next((says.format(out.name) for out in int8), None)
 
 
-_BLOCKWISE = frozenset(
-    {"constexpr_blockwise_shift_scale", "constexpr_sparse_blockwise_shift_scale"}
-)
+_BLOCKWISE = kinds("constexpr_blockwise_shift_scale constexpr_sparse_blockwise_shift_scale")
 _PALETTES = frozenset({"constexpr_lut_to_dense", "constexpr_lut_to_sparse"})
 _VECTORS = frozenset({1, 2, 4, 5})
 _FLOATS = frozenset({DType.FP16, DType.FP32})

@@ -339,7 +339,8 @@ def predict_model(
     greatest they take, up to 512. `ManifestError` of an unknown chip.
     """
     functions = model.program.functions
-    flexible = [name for name, f in functions.items() if _flexible(f)]
+    types = ((name, named.type) for name, f in functions.items() for named in f.inputs)
+    flexible = {name for name, t in types if isinstance(t, TensorType) and None in t.shape}
     lengths = dict.fromkeys((tokens,) if tokens else token_range(model, _MOST_TOKENS))
     missing: list[NoData] = ["several functions"] if len(functions) > 1 else []
     missing += ["flexible shapes"] if flexible else []
@@ -370,11 +371,6 @@ def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> t
     top = {id(operation) for operation in function.block.operations}
     readers = (_Reader(site, shapes) for site in Graph(function).sites())
     return tuple(r.op(nested=id(r.site.operation) not in top) for r in readers if not r.folded)
-
-
-def _flexible(function: Function) -> bool:
-    types = (named.type for named in function.inputs)
-    return any(isinstance(kind, TensorType) and None in kind.shape for kind in types)
 
 
 @dataclass(frozen=True, eq=False)
