@@ -36,7 +36,7 @@ class Rule:
         id: stable name, such as `R064`. Two rules may share an id where a part only warns.
         title: the rule in one sentence.
         matches: what it matches, in MIL terms; the op types alone where that is all.
-        consequence: what was observed where it applies; most often just that.
+        consequence: what was observed where it applies, for most that it runs on the CPU.
         scope: the chips and systems it was observed on.
         outcome: `ineligible` fails the placement gate, `warned` is only told.
         grade: A for at least two independent measurements or the vendor's word, then B, C.
