@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_ane.gates.placement.measure import to_record
-from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
+from pytest_ane.gates.placement.plans import Plan, coremltools, read_plan
 from pytest_ane.mac import _native
 from pytest_ane.mac._compiler import Failures, compile_model, is_constant
 from pytest_ane.mac._native import Question, array_digests
@@ -28,6 +28,7 @@ from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.digests import file_digest, key_digest
 from pytest_ane.mlprogram.errors import AneError, ExecutionError, PlanError, RecordingError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel, Operation
 
@@ -140,9 +141,7 @@ def _plan(file: Path) -> tuple[Identity, Plan]:
 
 
 def _usages(model: MLModel, plan: Plan) -> dict[Operation, Usage]:
-    planned: dict[object, list[PlannedOperation]] = {}
-    for name, entry in plan.walk():
-        planned.setdefault((name, entry.scope, entry.name, entry.op), []).append(entry)
+    planned = grouped(((name, e.scope, e.name, e.op), e) for name, e in plan.walk())
     usages = {}
     for function, scope, operation in walk(model):
         # What has no outputs, such as `write_state`, has no name, and comes in the file's order.

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from pytest_ane.gates.base import Move, Subject
 from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Cell, Figure, Verdict
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import UnprovenKind
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.records.record import Record, machine, plain
 from pytest_ane.records.verify import differences, judge
 
 By: TypeAlias = Literal["os", "chip"]
 Kind: TypeAlias = Literal["unused", "copy", "bytes", "question", "units", "alone"]
-_Value = TypeVar("_Value")
 
 ROUNDING = 2.0**-10
 """The share by which a figure may differ between two single records without a cause. Neighbours in
@@ -130,11 +130,12 @@ def compare(found: Iterable[Recorded | Skipped], by: By) -> Comparison:
     recorded = [one for one in every if isinstance(one, Recorded)]
     compared: list[Difference] = []
     unheld = dict.fromkeys(one.subject.qualified for one in recorded if not one.is_held)
-    for group in _grouped(recorded, lambda one: (one.record.gate, one.record.subject)):
-        single = [same[0] for same in _grouped(group, lambda one: one.digest)]
+    asked = grouped(((one.record.gate, one.record.subject), one) for one in recorded)
+    for group in asked.values():
+        single = [same[0] for same in grouped((one.digest, one) for one in group).values()]
         kept = {one.file for one in single}
         skipped += [Skipped(one.file, "copy") for one in group if one.file not in kept]
-        for alike in _grouped(single, lambda one: one.question):
+        for alike in grouped((one.question, one) for one in single).values():
             pairs = list(_pairs(alike, by))
             compared += [difference(old, new, by) for old, new in pairs]
             used = {one.file for pair in pairs for side in pair for one in side}
@@ -165,19 +166,19 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
     other: By = "chip" if by == "os" else "os"
     same = [
         pair
-        for machine in _grouped(alike, lambda one: one.side(other))
+        for machine in grouped((one.side(other), one) for one in alike).values()
         for pair in pairwise(_sides(machine, by))
     ]
     return iter(same or pairwise(_sides(alike, by)))
 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
-    def order(side: list[Recorded]) -> list[tuple[int, str]]:
-        parts = re.split("([0-9]+)", side[0].side(by))
+    def order(side: str) -> list[tuple[int, str]]:
+        parts = re.split("([0-9]+)", side)
         return [(len(part) if part.isdecimal() else 0, part) for part in parts]
 
-    known = (one for one in recorded if one.side(by))
-    return sorted(_grouped(known, lambda one: one.side(by)), key=order)
+    known = grouped((side, one) for one in recorded if (side := one.side(by)))
+    return [known[side] for side in sorted(known, key=order)]
 
 
 def _skipped(one: Recorded, group: Sequence[Recorded], by: By) -> Skipped:
@@ -238,10 +239,3 @@ def _noise(old: Sequence[float], new: Sequence[float]) -> float:
     if all(isinstance(value, int) for value in (*old, *new)):
         return 0.0
     return ROUNDING * max(1.0, size)
-
-
-def _grouped(values: Iterable[_Value], key: Callable[[_Value], object]) -> list[list[_Value]]:
-    groups: dict[object, list[_Value]] = {}
-    for value in values:
-        groups.setdefault(key(value), []).append(value)
-    return list(groups.values())

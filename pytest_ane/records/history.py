@@ -18,6 +18,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Bound, Limits
 from pytest_ane.manifest import Manifest
 from pytest_ane.mlprogram.errors import HistoryError
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.records.memory import FACTS, Line, Memory, Place, Run, Series, matches
 from pytest_ane.records.steps import ROUNDING, change, rank, steps_of, turns
 
@@ -258,11 +259,8 @@ _Pair: TypeAlias = tuple[_Key, Line, Line]
 
 def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
     label, selects = _meaning(memory, word)
-    found: dict[_Key, list[Line]] = {}
-    for line in filter(selects, reversed(memory.lines)):
-        gate, subject, test = line.asked
-        found.setdefault((subject, gate, test), []).append(line)
-    return label, found
+    asked = ((line.asked, line) for line in filter(selects, reversed(memory.lines)))
+    return label, grouped(((subject, gate, test), line) for (gate, subject, test), line in asked)
 
 
 def _meaning(memory: Memory, word: str) -> tuple[str, Callable[[Line], bool]]:

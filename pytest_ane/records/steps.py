@@ -16,6 +16,7 @@ from itertools import pairwise, repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.records.memory import Line, Memory, Run, Series
 
 LEAST = 3
@@ -177,9 +178,8 @@ class Turn:
 
 def summaries(memory: Memory, *, gate: str = "", shards: str = "all") -> list[ModelSummary]:
     """One for each model with lines of this gate and these shards; arguments as of `turns`."""
-    of: dict[str, list[Line]] = {}
-    for line in memory.of(gate=gate, shards=shards):
-        of.setdefault(line.record.subject.partition(":")[0], []).append(line)
+    asked = memory.of(gate=gate, shards=shards)
+    of = grouped((line.record.subject.partition(":")[0], line) for line in asked)
     return [
         ModelSummary(
             model=model,
@@ -200,9 +200,7 @@ def turns(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "al
     series = memory.series(figure, gate=gate, shards=shards, changing=True)
     every = [step for one in series for step in steps_of(one)]
     every.sort(key=lambda step: (*rank(step.series.figure, step.size), step.series.subject))
-    found: dict[tuple[str, int], list[Step]] = {}
-    for step in every:
-        found.setdefault((step.series.subject, step.series.runs[step.at]), []).append(step)
+    found = grouped(((step.series.subject, step.series.runs[step.at]), step) for step in every)
     return [
         Turn(
             subject,

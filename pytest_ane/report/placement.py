@@ -11,6 +11,7 @@ from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, su
 from pytest_ane.gates.placement.segmenter import Off, Placed, Predicted, Prediction
 from pytest_ane.gates.verdict import counted, some
 from pytest_ane.manifest.policy import PlacementPolicy
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
 
@@ -123,11 +124,8 @@ def _off_group(cause: str, what: str, members: Mapping[int, Off]) -> Group:
 
 def undecided_groups(prediction: Prediction) -> list[Group]:
     """Operations that another unit may take as well, by the predicted unit."""
-    groups: dict[str, list[int]] = {}
-    for index, op in enumerate(prediction.operations):
-        if op.undecided:
-            groups.setdefault(f"predicted on the {op.unit}", []).append(index)
-    return [Group(reason, tuple(members)) for reason, members in groups.items()]
+    open_ = ((op.unit, index) for index, op in enumerate(prediction.operations) if op.undecided)
+    return [Group(f"predicted on the {unit}", tuple(of)) for unit, of in grouped(open_).items()]
 
 
 def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:

@@ -8,6 +8,7 @@ from statistics import median
 from pytest_ane.gates.throughput.baseline import Calibration
 from pytest_ane.gates.throughput.speed import Speed, percent, rate, seconds
 from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.report.table import columns
 
 _SHOWN = 12
@@ -56,11 +57,10 @@ def profile(decoded: Speed) -> Iterator[str]:
 
 def loads(speeds: Sequence[Speed]) -> Iterator[str]:
     """Load and first prediction by kind of shard: together, the median one, least and most."""
-    kinds: dict[str, list[float]] = {}
-    for speed in speeds:
-        if speed.what == "load":
-            kind = f"{speed.subject.partition(':')[0]} {speed.kind}".strip()
-            kinds.setdefault(kind, []).append(speed.median)
+    kinds = grouped(
+        (f"{speed.subject.partition(':')[0]} {speed.kind}".strip(), speed.median)
+        for speed in speeds if speed.what == "load"
+    )  # fmt: skip
     rows: list[tuple[str, ...]] = []
     for kind, times in sorted(kinds.items()):
         figures = map(seconds, (sum(times), median(times), min(times), max(times)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
 from pytest_ane.report.table import figure_text, table
@@ -116,10 +117,8 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    groups: dict[tuple[str, str | int], list[Finding]] = {}
-    for number, finding in enumerate(findings):
-        groups.setdefault((finding.severity, finding.kind or number), []).append(finding)
-    return [*groups.values()]
+    kinds = (((f.severity, f.kind or number), f) for number, f in enumerate(findings))
+    return [*grouped(kinds).values()]
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:

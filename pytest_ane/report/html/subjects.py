@@ -13,7 +13,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict, counted, some
+from pytest_ane.gates.verdict import Bound, Cell, Column, Figure, Table, Verdict, counted, some
+from pytest_ane.mlprogram.groups import grouped
 from pytest_ane.records.history import Asked, Earlier
 from pytest_ane.report.run import Row, Run, comparable, ranked, verdict_of
 from pytest_ane.report.table import amount, cell, head, limit_of
@@ -141,9 +142,7 @@ def _place(subject: Subject) -> tuple[bool, bool, bool, float]:
 
 def subjects(run: Run) -> list[Subject]:
     """All subjects of a run, the worst first."""
-    rows: dict[str, list[Row]] = {}
-    for row in ranked(run.rows):
-        rows.setdefault(row.subject, []).append(row)
+    rows = grouped((row.subject, row) for row in ranked(run.rows))
     made = [
         Subject(name, of[0].marks, tuple(Judged(row, verdict_of(row.data)) for row in of))
         for name, of in rows.items()
@@ -312,9 +311,8 @@ def _shown(value: Cell, column: Column, largest: float) -> Shown:
     text = cell(value, column)
     if isinstance(value, str) or value is None:
         return Shown(text)
-    beyond = column.limit is not None and not (
-        value >= column.limit if column.good == "above" else value <= column.limit
-    )
+    bound = None if column.limit is None else Bound(column.limit, column.good or "below")
+    beyond = bound is not None and not bound.passes(value)
     bar = round(100 * _finite(value) / largest, 1) if column.bar and largest > 0 else None
     return Shown(text, bar, beyond, number=True)
 
