@@ -60,7 +60,7 @@ def header_line(config: pytest.Config) -> str:
         chosen = {shard.id for shard in shards if shard.model == name}
         absent = [id for id in space.manifest.model_of(name).canary if id not in chosen]
         parts += [f"canary {', '.join(absent)} not selected"] if absent else []
-    parts += map(str, space.thresholds)
+    parts += [str(space.threshold)] if space.threshold else []
     parts += {"allow": ["unproven allowed"], "fail": ["unproven fails"]}.get(space.unproven, [])
     stores = map(without_credentials, (space.store_url, space.cluster_url))
     places = zip(("cache", "store", "cluster"), (space.cache_root, *stores), strict=True)

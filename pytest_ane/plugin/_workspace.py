@@ -22,7 +22,7 @@ from pytest_ane.mlprogram.executor.budget import process_budget
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.plugin import _options
 from pytest_ane.plugin._process import CLEAN, is_worker, progress_of, run_id
-from pytest_ane.project.choose import Threshold, check_behaviour, overridden, read_threshold
+from pytest_ane.project.choose import Threshold, check_behaviour, read_threshold
 from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
@@ -44,14 +44,14 @@ def of(config: pytest.Config) -> Workspace:
 class Workspace(Project):
     """The project of one run of pytest.
 
-    `selection` is as it was written; `thresholds`, `unproven` and `blame` override policies;
+    `selection` is as it was written; `threshold`, `unproven` and `blame` override policies;
     `strict` ones take warnings for failures;
     `recording` has verbs of `--ane-record`, `evidence` the folder; `notes` the backend's notices
     since the latest test; `speeds` what was timed; `cluster` lives while the run goes on.
     """
 
     selection: str
-    thresholds: tuple[Threshold, ...]
+    threshold: Threshold | None
     unproven: str
     strict: bool
     blame: str
@@ -114,10 +114,10 @@ def open_workspace(config: pytest.Config) -> Workspace:
         _options.value(config, "ane_cluster_timeout")
     cosine = _options.value(config, "ane_min_cosine")
     how = _options.origin(config, "ane_min_cosine")
-    thresholds = (read_threshold(manifest, "min_cosine", cosine, how),) if cosine else ()
+    threshold = read_threshold(manifest, cosine, how) if cosine else None
     space = Workspace(
         manifest=manifest,
-        shards=tuple(overridden(shard, thresholds) for shard in shards),
+        shards=tuple(map(threshold.override, shards)) if threshold else shards,
         cache_root=_options.path(config, "ane_cache"),
         store=_options.url(config, "ane_store"),
         builds=_options.value(config, "ane_builds") or default_builds(),
@@ -125,7 +125,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         units=_options.compute_units(config),
         device_timeout=_options.value(config, "ane_device_timeout"),
         selection=selection,
-        thresholds=thresholds,
+        threshold=threshold,
         unproven=_options.value(config, "ane_unproven") or "",
         strict=_options.value(config, "ane_warnings") == "error",
         blame=_options.value(config, "ane_blame"),

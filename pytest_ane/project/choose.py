@@ -1,11 +1,8 @@
-"""Which model a command is for, which models are whole stacks, and thresholds for some shards.
-
-Thresholds stand in place of the manifest's: `0.97`, or by shard, `L27:0.95,head*:0.98`.
-"""
+"""Which model a command is for, which models are whole stacks, and min-cosine for some shards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_ane.manifest import Manifest, Model, Shard, select
@@ -58,19 +55,32 @@ def is_complete(model: Model, selected: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Threshold:
-    """One key of the fidelity policy for some shards: as written, and by qualified id."""
+    """What stands in place of policies' min-cosine: as written, and by shard's qualified id."""
 
-    field: str
     text: str
     values: Mapping[str, float]
 
     def __str__(self) -> str:
         """`min-cosine 0.97 for all`, or `min-cosine L27:0.95,head*:0.98`."""
         bare = ":" not in self.text and "," not in self.text
-        return f"{self.field.replace('_', '-')} {self.text}{' for all' if bare else ''}"
+        return f"min-cosine {self.text}{' for all' if bare else ''}"
+
+    def override(self, shard: Shard) -> Shard:
+        """The shard with its own, for all its outputs, if it is one of these."""
+        if shard.qualified not in self.values:
+            return shard
+        own = shard.policy.fidelity
+        outputs = {
+            name: output.model_copy(update={"min_cosine": None})
+            for name, output in own.outputs.items()
+        }
+        update = {"min_cosine": self.values[shard.qualified], "outputs": outputs}
+        fidelity = own.model_copy(update=update)
+        policy = shard.policy.model_copy(update={"fidelity": fidelity})
+        return shard.model_copy(update={"policy": policy})
 
 
-def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Threshold:
+def read_threshold(manifest: Manifest, text: str, option: str) -> Threshold:
     """Read `[shards:]number,...`; the last term that names a shard holds.
 
     `ManifestError`, which names `option`, for another form, number (0 to 1) or shard.
@@ -78,23 +88,7 @@ def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Th
     values: dict[str, float] = {}
     for shards, value in _terms(text, option):
         values |= {shard.qualified: value for shard in select(manifest, shards, option)}
-    return Threshold(field, text, values)
-
-
-def overridden(shard: Shard, thresholds: Sequence[Threshold]) -> Shard:
-    """The shard with its thresholds replaced, for all its outputs."""
-    name = shard.qualified
-    update = {t.field: t.values[name] for t in thresholds if name in t.values}
-    if not update:
-        return shard
-    own = shard.policy.fidelity
-    outputs = {
-        name: output.model_copy(update=dict.fromkeys(update))
-        for name, output in own.outputs.items()
-    }
-    fidelity = own.model_copy(update={**update, "outputs": outputs})
-    policy = shard.policy.model_copy(update={"fidelity": fidelity})
-    return shard.model_copy(update={"policy": policy})
+    return Threshold(text, values)
 
 
 def _terms(text: str, option: str) -> Iterator[tuple[str, float]]:
