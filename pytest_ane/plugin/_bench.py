@@ -18,7 +18,7 @@ import pytest
 
 from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.plugin import _options
-from pytest_ane.plugin._items import subject_of
+from pytest_ane.plugin._items import subject_of, workspace_of
 from pytest_ane.plugin._options import COMPARE, is_compared, is_given, is_requested, wanted
 from pytest_ane.project import process, suite
 
@@ -72,9 +72,7 @@ def ane_against_baseline(
     request: pytest.FixtureRequest, benchmark: Any
 ) -> Callable[[Speed], Verdict]:
     """`ane_against_baseline(speed)` judges it by the policy and the stored run of this machine."""
-    from pytest_ane.plugin import _workspace as workspace
-
-    space = workspace.of(request.config)
+    space = workspace_of(request.config)
     return lambda speed: judged(request.node, space, speed, benchmark)
 
 
@@ -111,10 +109,9 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Time the executor by its one thread's processor time: what else runs costs little then."""
     if not wanted(config) or is_given(config, "--benchmark-timer"):
         return
-    from pytest_ane.plugin import _workspace as workspace
-
-    on_device = workspace.of(config).backend_name != "cpu"
-    if on_device or os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+    if workspace_of(config).backend_name != "cpu":
+        return
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         return
     for item in items:
         if _TIMED & _fixtures(item):
@@ -130,8 +127,6 @@ def require_baseline(session: pytest.Session) -> None:
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
     if spread or config.option.collectonly or not is_requested(config):
         return
-    from pytest_ane.plugin import _workspace as workspace
-
     timed = [item for item in session.items if _TIMED & _fixtures(item)]
     if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
         return  # pytest-benchmark compares others.
@@ -141,7 +136,7 @@ def require_baseline(session: pytest.Session) -> None:
             f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
             "leave -m and -k out."
         )
-    space = workspace.of(config)
+    space = workspace_of(config)
     _newest(config, space.manifest, space.identity, subjects)
 
 
@@ -175,10 +170,9 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 
 def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:
-    from pytest_ane.plugin import _workspace as workspace
     from pytest_ane.plugin._stopwatch import Stopwatch
 
-    return Stopwatch(benchmark, request.node, workspace.of(request.config))
+    return Stopwatch(benchmark, request.node, workspace_of(request.config))
 
 
 def is_wanted(config: pytest.Config) -> bool:

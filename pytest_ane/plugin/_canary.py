@@ -24,7 +24,6 @@ KEY = pytest.StashKey["Canaries"]()
 
 
 def of(config: pytest.Config) -> Canaries:
-    """The run's canaries, put there by `watch`."""
     return config.stash[KEY]
 
 

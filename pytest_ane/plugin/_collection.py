@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.plugin import _bench
-from pytest_ane.plugin._items import gate_of, is_gate
+from pytest_ane.plugin._items import gate_of, is_gate, params_of, workspace_of
 from pytest_ane.plugin._options import manifest_file, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
@@ -49,10 +49,9 @@ class GateFile(pytest.Module):
         return name.startswith("test_")
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """The tests that were named, or all."""
         named = self.config.stash[_JOINS]
         for item in super().collect():
-            if not named or any(_names(node, item.nodeid) for node in named):
+            if not named or any(names(node, item.nodeid) for node in named):
                 yield item
 
 
@@ -60,9 +59,7 @@ class RefusedModel(pytest.Collector):
     """A model whose source cannot be used: one error, which no `-k` or `-m` deselects."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        from pytest_ane.plugin import _workspace as workspace
-
-        raise self.CollectError(workspace.of(self.config).refused[self.name])
+        raise self.CollectError(workspace_of(self.config).refused[self.name])
 
 
 def add_to(config: pytest.Config) -> None:
@@ -90,9 +87,7 @@ def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:
     if _JOINS in collector.config.stash:
         report.result.append(Suite.from_parent(collector, name=FOLDER, nodeid=FOLDER))
     if wanted(collector.config):
-        from pytest_ane.plugin import _workspace as workspace
-
-        for name in workspace.of(collector.config).refused:
+        for name in workspace_of(collector.config).refused:
             report.result.append(RefusedModel.from_parent(collector, name=name, nodeid=name))
 
 
@@ -154,9 +149,8 @@ def add_words(item: pytest.Item) -> None:
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that were parametrized with nothing."""
-    empty = [item for item in items if _is_empty(item)]
-    if empty:
-        items[:] = [item for item in items if not _is_empty(item)]
+    if empty := [item for item in items if _is_empty(item)]:
+        items[:] = [item for item in items if item not in set(empty)]
         config.hook.pytest_deselected(items=empty)
 
 
@@ -175,7 +169,7 @@ def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     """Whether an item is a gate of a shard that others wait for."""
-    shard = getattr(item, "callspec", None) and item.callspec.params.get("ane_shard")  # type: ignore[attr-defined]
+    shard = params_of(item).get("ane_shard")
     if not wanted(config) or shard is None or item.get_closest_marker("gate") is None:
         return False
     from pytest_ane.plugin import _canary as canary
@@ -183,8 +177,9 @@ def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     return canary.of(config).has(shard)
 
 
-def _names(node: str, nodeid: str) -> bool:
-    return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
+def names(node: str, nodeid: str) -> bool:
+    """Whether what is given on the command line is a test, or a folder or file around it."""
+    return nodeid == node or nodeid.startswith((f"{node}::", f"{node}[", f"{node}/"))
 
 
 def _path(config: pytest.Config, arg: str) -> Path | None:
@@ -221,9 +216,8 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
     if not wanted(config):
         return [(_NOTHING, None)]
     from pytest_ane.gates.registry import GATES
-    from pytest_ane.plugin import _workspace as workspace
 
-    space, known = workspace.of(config), GATES.get(gate)
+    space, known = workspace_of(config), GATES.get(gate)
     models = map(space.manifest.model_of, space.complete_models)
     subjects: Iterable[Subject] = space.shards if fixture == "ane_shard" else models
     if known is None:
@@ -236,9 +230,5 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
 
 
 def _is_empty(item: pytest.Item) -> bool:
-    spec = getattr(item, "callspec", None)
-    return (
-        spec is not None
-        and is_gate(item)
-        and any(spec.params.get(name, item) is None for name in _FIXTURES)
-    )
+    params = params_of(item)
+    return is_gate(item) and any(params.get(name, item) is None for name in _FIXTURES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
 from itertools import product
@@ -128,18 +128,15 @@ class Due:
 
     def sentence(self) -> str:
         """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
-        left: dict[str, int] = defaultdict(int)
-        for test in self.tests:
-            if test not in self._judged and (option := self._left_out(test)):
-                left[option] += 1
+        options = (self._left_out(test) for test in self.tests if test not in self._judged)
+        left = Counter(filter(None, options))
+        judged = self._judged & set(self.tests)
         own = any(test.gate not in GATES for test in self._judged)
-        if not left or (own and not self._judged & set(self.tests)):
+        if not left or (own and not judged):
             return "" if self._judged or self._lacks else "no gate was judged"
-        count = len(self._judged & set(self.tests))
         others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
-        of = f"{count} of {len(self.tests)} due gates judged"
-        judged = of if self._judged else "no gate was judged"
-        return f"{judged}, {others}"
+        of = f"{len(judged)} of {len(self.tests)} due gates judged"
+        return f"{of if self._judged else 'no gate was judged'}, {others}"
 
     @cached_property
     def tests(self) -> list[GateTest]:
@@ -186,8 +183,7 @@ class Due:
         path = Path(self._config.invocation_params.dir, file).absolute()
         if path.is_relative_to(root) and path.exists():
             file = path.relative_to(root).as_posix()
-        prefix = f"{file}{colons}{test}"
-        return nodeid == prefix or nodeid.startswith((f"{prefix}::", f"{prefix}[", f"{prefix}/"))
+        return _collection.names(f"{file}{colons}{test}", nodeid)
 
 
 def _nodeid(test: GateTest) -> str:

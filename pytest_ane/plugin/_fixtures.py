@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin._items import test_of
+from pytest_ane.plugin._items import params_of, test_of, workspace_of
+from pytest_ane.plugin._options import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel | Pipeline:
 def ane_backend(request: pytest.FixtureRequest) -> Backend:
     """What runs artifacts on this machine: of a package of several functions, the shard's."""
     space = _workspace(request)
-    shard = getattr(getattr(request.node, "callspec", None), "params", {}).get("ane_shard")
+    shard = params_of(request.node).get("ane_shard")
     return space.open_shard(shard).backend if shard else space.backend
 
 
@@ -137,16 +138,13 @@ def ane_gate(request: pytest.FixtureRequest) -> VerdictRecorder:
 
 
 def _workspace(request: pytest.FixtureRequest) -> Workspace:
-    from pytest_ane.plugin import _options as options
-    from pytest_ane.plugin import _workspace as workspace
-
-    if not options.wanted(request.config):
+    if not wanted(request.config):
         pytest.fail(
             f"The fixture {request.fixturename!r} needs shards; "
             "run pytest with --ane-shards or --ane-package.",
             pytrace=False,
         )
-    return workspace.of(request.config)
+    return workspace_of(request.config)
 
 
 def _param(request: pytest.FixtureRequest, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,10 +10,17 @@ from pytest_ane.plugin._options import GATE_MARKERS
 
 if TYPE_CHECKING:
     from pytest_ane.gates.base import GateTest, Subject
+    from pytest_ane.plugin._workspace import Workspace
+
+
+def workspace_of(config: pytest.Config) -> Workspace:
+    """The run's workspace, whose module takes seconds to import."""
+    from pytest_ane.plugin import _workspace
+
+    return _workspace.of(config)
 
 
 def is_gate(item: pytest.Item) -> bool:
-    """Whether a test is marked as a gate or a benchmark."""
     return any(item.get_closest_marker(name) for name in GATE_MARKERS)
 
 
@@ -31,7 +38,6 @@ def subject_of(item: pytest.Function) -> str:
 
 
 def test_of(item: pytest.Function) -> GateTest:
-    """Gate, subject and arithmetic."""
     from pytest_ane.gates.base import GateTest
     from pytest_ane.gates.registry import GATES
 
@@ -43,9 +49,14 @@ def test_of(item: pytest.Function) -> GateTest:
 
 def asked_of(item: pytest.Item) -> Subject | None:
     """The shard or model that a gate is parametrized by; it names the test's arithmetic alone."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    asked: Subject | None = params.get("ane_shard") or params.get("ane_chain")
-    return asked
+    params = params_of(item)
+    return params.get("ane_shard") or params.get("ane_chain")
+
+
+def params_of(item: pytest.Item) -> dict[str, Any]:
+    """What a test is parametrized by; empty for one that is not."""
+    params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return params
 
 
 def part_of(item: pytest.Function) -> str:

@@ -75,7 +75,6 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As it is written on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
@@ -241,7 +240,6 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def add(parser: pytest.Parser) -> None:
-    """Register options and their ini twins."""
     group = parser.getgroup("ane", "quality gates for Core ML model shards (pytest-ane)")
     for option in OPTIONS:
         how: dict[str, Any] = {"action": option.action} if option.action else {}
@@ -267,7 +265,6 @@ def add_markers(config: pytest.Config) -> None:
 
 
 def wanted(config: pytest.Config) -> bool:
-    """Whether shards or a package are selected."""
     return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
 
 
@@ -389,7 +386,6 @@ def compute_units(config: pytest.Config) -> Any:
 
 
 def packages(config: pytest.Config) -> list[Path]:
-    """The packages to gate without a manifest, each once."""
     return list(dict.fromkeys(file for file, _ in _named(config, "ane_package")))
 
 
@@ -404,7 +400,6 @@ def report_files(config: pytest.Config, *, records: bool) -> list[Path]:
 
 
 def on_github() -> bool:
-    """Whether GitHub Actions runs this."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 

@@ -33,7 +33,6 @@ def run_id(config: pytest.Config) -> str:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is an xdist worker."""
     return hasattr(config, "workerinput")
 
 

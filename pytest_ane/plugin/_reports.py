@@ -100,9 +100,7 @@ def _require_writable(option: str, file: Path) -> None:
 class Reports:
     """Keeps rows, of the terminal plugin's absence too, and writes them as formats have them."""
 
-    def __init__(
-        self, config: pytest.Config, files: Sequence[Path], graphs: Path | None = None
-    ) -> None:
+    def __init__(self, config: pytest.Config, files: Sequence[Path], graphs: Path | None) -> None:
         self._config = config
         self._files = files
         self._graphs = graphs
@@ -294,13 +292,10 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
 
 def of_report(report: pytest.TestReport | pytest.CollectReport, row: Row) -> Record:
     """The record of a test's report, with the verdict that its row shows."""
-    line = getattr(report, "ane_record", None)
-    if line is not None and row.gate:
-        record = Record.from_data(json.loads(zlib.decompress(line)))
-    else:
-        record = of_row(row)
+    packed = getattr(report, "ane_record", None) if row.gate else None
+    known = packed and Record.from_data(json.loads(zlib.decompress(packed)))
     verdict = {**verdict_data(row), "outcome": report.outcome}
-    return replace(record, verdict=verdict)
+    return replace(known or of_row(row), verdict=verdict)
 
 
 def of_row(row: Row) -> Record:

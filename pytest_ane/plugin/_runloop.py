@@ -14,23 +14,12 @@ import pytest
 
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
-from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.errors import AneError, CacheError, ClusterError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import (
-    _bench,
-    _canary,
-    _collection,
-    _due,
-    _options,
-    _process,
-    _summary,
-    _workspace,
-    outcome,
-)
+from pytest_ane.plugin import _bench, _canary, _collection, _due, _summary, _workspace, outcome
 from pytest_ane.plugin._items import asked_of, gate_of, is_gate, part_of, subject_of, test_of
-from pytest_ane.plugin._options import usage_errors
-from pytest_ane.plugin._process import Watcher
+from pytest_ane.plugin._options import on_github, usage_errors, value
+from pytest_ane.plugin._process import ID, Watcher, is_worker, run_id, terminate_workers
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.recording import LINE, MeasurementSource
 from pytest_ane.project.suite import files
@@ -53,7 +42,7 @@ def begin(config: pytest.Config) -> None:
     _collection.add_to(config)
     _bench.refuse_damaged(config)
     files = config.getoption("ane_report"), config.getoption("ane_model_explorer")
-    if files != (None, None) or _options.on_github():
+    if files != (None, None) or on_github():
         from pytest_ane.plugin import _reports
 
         _reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
@@ -81,7 +70,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of xdist which run it belongs to."""
-    node.workerinput[_process.ID] = _process.run_id(node.config)
+    node.workerinput[ID] = run_id(node.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -144,10 +133,11 @@ def _running(session: pytest.Session) -> Iterator[None]:
     # Only workers know which tests there are.
     if not controls:
         gates = [item for item in session.items if _is_asked(item)]
-        space.scope = _scope(space, gates)
+        asked = {subject.qualified for subject in map(asked_of, gates) if subject}
+        space.scope = tuple(s for s in space.shards if {s.qualified, s.model} & asked)
         judged = {subject_of(item) for item in gates if gate_of(item) == "fidelity"}
         space.judged = lambda shard: shard.qualified in judged
-    if _process.is_worker(config) or not _opens(space):
+    if is_worker(config) or not _opens(space):
         yield
     else:
         space.cache.sweep()
@@ -163,7 +153,7 @@ def _running(session: pytest.Session) -> Iterator[None]:
                 try:
                     yield
                 except KeyboardInterrupt:
-                    _process.terminate_workers(config)
+                    terminate_workers(config)
                     raise
     if (due := config.stash.get(_due.KEY, None)) is not None:
         due.settle(session)
@@ -187,13 +177,6 @@ def _note(item: pytest.Item, report: pytest.TestReport) -> None:
         and (complaint := _canary.noted(report, gate_of(item))) is not None
     ):
         _canary.of(item.config).note(test_of(item), complaint)
-
-
-def _scope(space: Workspace, gates: Sequence[pytest.Function]) -> tuple[Shard, ...]:
-    asked = [asked_of(item) for item in gates]
-    wanted = {shard.qualified for shard in asked if isinstance(shard, Shard)}
-    models = {model.name for model in asked if isinstance(model, Model)}
-    return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 
 def _is_asked(item: pytest.Item) -> TypeGuard[pytest.Function]:
@@ -245,7 +228,7 @@ def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
             reporter.ensure_newline()
             reporter.write_line(printable(f"ane: {text}", LONGEST))
 
-    workers = Workers(space.cluster_url, _options.value(config, "ane_cluster_timeout"), say)
+    workers = Workers(space.cluster_url, value(config, "ane_cluster_timeout"), say)
     try:
         with space.progress.showing("waiting for workers"):
             job = _job(config, space, items)
@@ -273,8 +256,8 @@ def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
         store=space.store_url,
         units=space.units,
         device_timeout=space.device_timeout,
-        memory=_options.value(config, "ane_memory"),
-        seconds=_options.value(config, "ane_time"),
+        memory=value(config, "ane_memory"),
+        seconds=value(config, "ane_time"),
     )
 
 
