@@ -7,7 +7,7 @@ another's, up to three times.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,12 +45,6 @@ class Plan:
     compared: frozenset[str]
     first: frozenset[str]
     lacking: Callable[[str, Mapping[str, str]], Sequence[tuple[str, str]]]
-
-    def rest(self, begun: Container[str], released: Container[str]) -> Iterator[str]:
-        """Shards that can be begun: those of models whose canaries have passed, and first ones."""
-        for name in self.asked:
-            if name not in begun and (name in self.first or name.partition(":")[0] in released):
-                yield name
 
 
 class Capture(NamedTuple):
@@ -206,9 +200,8 @@ class Assignment:
         self._mend(model)
         if model not in self._captures:
             able = [worker for worker in self._workers if self._workers.has(worker, model)]
-            self._captures[model] = Capture(
-                able, self._workers.submit(tasks.capture, model, at=able)
-            )
+            future = self._workers.submit(tasks.capture, model, at=able)
+            self._captures[model] = Capture(able, future)
         return self._captures[model]
 
     def _mend(self, model: str) -> None:
@@ -242,18 +235,15 @@ class Assignment:
             self._taken.add(name)
         self._workers.cancel(work.futures)
 
-    def _somebody_has_room(self) -> bool:
-        return any(self.busy(worker) < AT_ONCE for worker in self._workers if worker.told.builds)
-
     def _fill(self) -> None:
-        if not self._somebody_has_room():
-            return
+        """Begin with first shards, and with others of models whose canaries have passed."""
         begun = self.works.keys() | self._given_up.keys() | self._taken
-        for name in self._plan.rest(begun, self._released):
-            if not self._somebody_has_room():
+        for name in self._plan.asked:
+            if not any(self.busy(w) < AT_ONCE for w in self._workers if w.told.builds):
                 return
             shard = self._shards[name]
-            if (worker := self._free(shard)) is not None:
+            may_begin = name in self._plan.first or shard.model in self._released
+            if name not in begun and may_begin and (worker := self._free(shard)) is not None:
                 self._assign(shard, worker)
 
 

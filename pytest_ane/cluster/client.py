@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,34 +53,31 @@ class _Task:
 class RemoteArtifact(Artifact):
     """A package at a worker, fetched when more is asked of it; without facts where it was lost."""
 
+    _files: Mapping[str, str]
+    _fetched: Callable[[], Artifact]
+
     def __init__(self, facts: Facts | None, fetch: Callable[[], Artifact]) -> None:
         vars(self).update(
             _files=facts.files if facts else {},
             digest=facts.digest if facts else "",
             size=facts.size if facts else 0,
-            _fetch=fetch,
+            _fetched=cache(fetch),
         )
 
     @property
     def files(self) -> Mapping[str, str]:
         """SHA-256 by relative path, of the package as the worker described it."""
-        files: Mapping[str, str] = vars(self)["_files"]
-        return files
-
-    @cached_property
-    def _fetched(self) -> Artifact:
-        artifact: Artifact = vars(self)["_fetch"]()
-        return artifact
+        return self._files
 
     @cached_property
     def path(self) -> Path:
         """In this machine's cache; `UnprovenError` where the worker is lost."""
-        return self._fetched.path
+        return self._fetched().path
 
     @cached_property
     def record(self) -> BuildRecord | None:
         """Of its build, fetched with it."""
-        return self._fetched.record
+        return self._fetched().record
 
 
 class _LostError(Exception):
@@ -300,12 +297,11 @@ class Cluster:
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
         shards = self._of(question.test.subject)
-        return all(self._workers.has_files(worker, shard) for shard in shards)
+        return all(self._workers.has_same(worker, shard.qualified) for shard in shards)
 
     def _queue(self, worker: Worker) -> int:
-        return sum(
-            task.worker is worker and not task.future.done() for task in self._ahead.values()
-        )
+        ahead = self._ahead.values()
+        return sum(task.worker is worker and not task.future.done() for task in ahead)
 
     # Ahead of the tests, so that a Neural Engine need not wait for them.
 

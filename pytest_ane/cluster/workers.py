@@ -113,18 +113,15 @@ class Workers:
 
     def has(self, worker: Worker, name: str) -> bool:
         """Whether a worker builds, and has what this machine has for a model or shard."""
-        return worker.told.builds and self._has_same(worker, name)
+        return worker.told.builds and self.has_same(worker, name)
 
     def can_build(self, worker: Worker, shard: Shard) -> bool:
         """Whether it has all that a shard is built from and compared with."""
         names = (shard.model,) * needs_weights(shard) + (shard.qualified,)
         return all(self.has(worker, name) for name in names)
 
-    def has_files(self, worker: Worker, shard: Shard) -> bool:
-        """Whether a shard's own files are the same there, such as those of a package."""
-        return self._has_same(worker, shard.qualified)
-
-    def _has_same(self, worker: Worker, name: str) -> bool:
+    def has_same(self, worker: Worker, name: str) -> bool:
+        """Whether a model's weights, or a shard's own files, are the same there as here."""
         return worker.told.inputs.digests.get(name) == self._inputs.digests.get(name)
 
     def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:

@@ -85,7 +85,7 @@ class FakeWorkers:
     def has(self, worker: Worker, name: str) -> bool:
         return worker.told.builds
 
-    def has_files(self, worker: Worker, shard: Any) -> bool:
+    def has_same(self, worker: Worker, name: str) -> bool:
         return True
 
     def can_build(self, worker: Worker, shard: Any) -> bool:
