@@ -22,13 +22,7 @@ from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arrays import Array, FloatArray
-from pytest_ane.mlprogram.digests import (
-    content_digest,
-    digests,
-    file_digest,
-    key_digest,
-    tree_digest,
-)
+from pytest_ane.mlprogram.digests import content_digest, digests, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.pairing import program_digest
@@ -270,7 +264,7 @@ class PackageChain:
             "reference": content_digest(reference)
             if isinstance(reference, Path)
             else [reference, code_digests(reference.partition(":")[0]) if code else {}],
-            "depends": {str(path): file_digest(path) for path in model.depends if path.is_file()},
+            "depends": {str(p): content_digest(p) for p in model.depends if p.is_file()},
             "context": [model.context, model.max_tokens],
             "versions": {"pytest-ane": pytest_ane.__version__, "numpy": np.__version__},
         }
@@ -345,11 +339,8 @@ class OpenChain(OpenModel):
     def __init__(self, model: Model, cache: Cache) -> None:
         super().__init__(model, cache)
         self.packages = PackageChain(model)
-
-    @property
-    def language_model(self) -> LanguageModel:
-        """Its packages, which have no more than a model must."""
-        return cast("LanguageModel", self.packages)
+        # They have no more than a model must.
+        self.language_model = cast("LanguageModel", self.packages)
 
     @property
     def wiring(self) -> tuple[Wire, ...]:

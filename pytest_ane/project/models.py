@@ -20,16 +20,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import ManifestError, SourceError, UnprovenError
 from pytest_ane.models.chain import Chain
-from pytest_ane.models.families import (
-    Cut,
-    Family,
-    Inputs,
-    LanguageModel,
-    Layout,
-    Ports,
-    Wire,
-    ports_of,
-)
+from pytest_ane.models.families import Cut, Inputs, LanguageModel, Layout, Ports, Wire, ports_of
 from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming
 from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
 from pytest_ane.models.sources import end_tokens, identify, open_source
@@ -119,15 +110,9 @@ class OpenModel:
         self.model, self.cache = model, cache
 
     @cached_property
-    def family(self) -> Family:
-        """The architecture's module."""
-        assert self.model.family is not None
-        return get_family(self.model.family)
-
-    @cached_property
     def wiring(self) -> tuple[Wire, ...]:
         """The shards in running order."""
-        return self.family.wiring(self.model.ids)
+        return get_family(self.model.family or "").wiring(self.model.ids)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -234,7 +219,7 @@ class OpenModel:
         """With the source, what decides the captured states; None if no probe is captured."""
         if not shard.probes.of_prompts:
             return None
-        if not self.family.starts_whole(self.model.ids):
+        if not get_family(self.model.family or "").starts_whole(self.model.ids):
             raise SourceError(
                 f"{self.model.name}: captured probes run the model from its first block, but "
                 f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "

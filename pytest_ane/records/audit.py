@@ -88,11 +88,10 @@ class Base:
 def base_of(where: str, head: Path) -> Iterator[Base]:
     """The base of a pull request's manifest: a folder with its checkout, or git's name for it."""
     head = head.absolute()
+    root = next((folder for folder in head.parents if (folder / ".git").exists()), None)
     if (folder := Path(where)).is_dir():
-        root = _root(head)
         yield Base(folder.absolute() / (head.relative_to(root) if root else head.name), head)
         return
-    root = _root(head)
     if root is None:
         raise ManifestError(
             f"--policy-from={where} is no folder, and {head.parent} no git checkout."
@@ -107,11 +106,6 @@ def base_of(where: str, head: Path) -> Iterator[Base]:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
             tar.extractall(temporary, filter="data")
         yield Base(Path(temporary) / head.relative_to(root), head)
-
-
-def _root(manifest: Path) -> Path | None:
-    folders = (folder for folder in manifest.parents if (folder / ".git").exists())
-    return next(folders, None)
 
 
 def _data(manifest: Manifest) -> dict[str, Any]:
@@ -143,8 +137,7 @@ def _files(manifest: Manifest) -> dict[str, str]:
     digests = {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
     for path in named:
         if path.exists() and path.is_relative_to(folder):
-            digest = content_digest(path)
-            digests[path.relative_to(folder).as_posix()] = digest
+            digests[path.relative_to(folder).as_posix()] = content_digest(path)
     return digests
 
 
@@ -242,8 +235,7 @@ class Auditor:
         return random.Random(seed).sample(costly, count)
 
     def _subject(self, name: str) -> Subject:
-        model, colon, _ = name.partition(":")
-        return self._manifest.shard(name) if colon else self._manifest.model_of(model)
+        return self._manifest.shard(name) if ":" in name else self._manifest.model_of(name)
 
     def _verdict(self, test: GateTest, *, measure: bool) -> Verdict:
         gate, subject = GATES[test.gate], self._subject(test.subject)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -174,10 +174,7 @@ class Record:
         return key_digest(dict(self.files)) if self.files else ""
 
 
-_OPTIONAL = (
-    "part", "files", "environment", "asked", "commit", "gate_file", "counter", "figures",
-    "measurement", "verdict",
-)  # fmt: skip
+_OPTIONAL = tuple(f.name for f in fields(Record) if f.name not in ("gate", "subject", "time"))
 
 
 def files_of(artifacts: Mapping[str, Artifact]) -> dict[str, str]:

@@ -346,9 +346,8 @@ class CoreMLRunner:
         try:
             yield
         except RuntimeError as error:
-            raise ExecutionError(
-                f"{self.model.path}: Core ML {failure}: {explain(error)}."
-            ) from None
+            why = explain(error)
+            raise ExecutionError(f"{self.model.path}: Core ML {failure}: {why}.") from None
 
 
 def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device) -> CoreMLRunner:

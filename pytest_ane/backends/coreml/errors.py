@@ -133,9 +133,7 @@ KNOWN_ERRORS = (
 def recognise(text: str) -> KnownError | None:
     """The first known text that a line contains, if any."""
     text = _UNSIGNED_14.sub("error code: -14", text)
-    return next(
-        (known for known in KNOWN_ERRORS if all(part in text for part in known.parts)), None
-    )
+    return next((one for one in KNOWN_ERRORS if all(part in text for part in one.parts)), None)
 
 
 def error_text(error: BaseException) -> str:
