@@ -15,7 +15,7 @@ from pytest_ane.manifest import ComputeUnits
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.model import counterpart
-from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
+from pytest_ane.mlprogram.records import MLModel, Pipeline
 
 __all__ = [
     "Backend",
@@ -34,11 +34,7 @@ class Runner(Protocol):
 
     @property
     def model(self) -> MLModel | Pipeline:
-        """The artifact as read from disk: what it declares."""
-
-    @property
-    def inputs(self) -> tuple[Feature, ...]:
-        """The inputs that the artifact declares, images and scalars among them."""
+        """The artifact as read from disk: what it declares, images and scalars among its inputs."""
 
     def make_state(self) -> Any:
         """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""

@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
 from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.ops.lists import States
 from pytest_ane.mlprogram.model import read_any
-from pytest_ane.mlprogram.records import Feature, Pipeline
+from pytest_ane.mlprogram.records import Pipeline
 
 MEMORY_BUDGET = 64 << 20
 """Bytes of decoded weights that a runner holds; what is beyond is decoded in every call."""
@@ -34,11 +34,6 @@ class CpuRunner:
             for name in (part.confidence[0], part.coordinates[0])
         ]
         self._names = tuple(dict.fromkeys((*session.model.output_names, *raw))) if raw else None
-
-    @property
-    def inputs(self) -> tuple[Feature, ...]:
-        """The inputs that the package declares, images and scalars among them."""
-        return self.model.inputs
 
     @property
     def rule_shares(self) -> RuleShares | None:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from pytest_ane.make.shared_store import KINDS, damage, pack, unpacked
 from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_bytes, tree_digest
 from pytest_ane.mlprogram.errors import AneError, CacheError
+from pytest_ane.project.preflight import version_of
 from pytest_ane.project.project import Project
 from pytest_ane.records.record import source_digest
 
@@ -151,18 +151,14 @@ class _Unpickler(pickle.Unpickler):
 @cache
 def versions() -> dict[str, str]:
     """What must be the same on all machines: Python, libraries, and pytest-ane's own code."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
     root = Path(pytest_ane.__file__).parent
-    code = {
-        path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
+    modules = sorted(root.rglob("*.py"))
+    code = {path.relative_to(root).as_posix(): file_digest(path) for path in modules}
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: version_of(name) for name in LIBRARIES},
+        "pytest-ane": f"{pytest_ane.__version__} (code {key_digest(code)[:12]})",
     }
-    found["pytest-ane"] = f"{pytest_ane.__version__} (code {key_digest(code)[:12]})"
-    return found
 
 
 def needs_weights(shard: Shard) -> bool:

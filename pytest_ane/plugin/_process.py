@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,26 +70,19 @@ _SAVE, _RESTORE, _ERASE = "\x1b7", "\x1b8", "\x1b[K"
 _FILES = "progress-"
 
 
-class Screen:
-    """The rest of the terminal's current line."""
-
-    def __init__(self, config: pytest.Config, *, captured: bool) -> None:
-        self._config = config
-        self._captured = captured
-
-    def write(self, text: str) -> None:
-        """Write behind what pytest has written on this line, and return there."""
-        plugins = self._config.pluginmanager
-        capture, reporter = map(plugins.getplugin, ("capturemanager", "terminalreporter"))
-        if capture is None or reporter is None or self._config.get_verbosity() < 0:
-            return
-        # While output is captured, the standard streams lead to a file, never to a terminal.
-        with capture.global_and_fixture_disabled() if self._captured else nullcontext():
-            stream, writer = sys.__stdout__, reporter._tw
-            room = writer.fullwidth - writer.width_of_current_line - 2
-            if stream is not None and stream.isatty() and room >= _ROOM:
-                stream.write(f"{_SAVE} {text[:room]}{_ERASE}{_RESTORE}")
-                stream.flush()
+def write_behind(config: pytest.Config, text: str, *, captured: bool) -> None:
+    """Write behind what pytest has written on the terminal's current line, and return there."""
+    plugins = config.pluginmanager
+    capture, reporter = map(plugins.getplugin, ("capturemanager", "terminalreporter"))
+    if capture is None or reporter is None or config.get_verbosity() < 0:
+        return
+    # While output is captured, the standard streams lead to a file, never to a terminal.
+    with capture.global_and_fixture_disabled() if captured else nullcontext():
+        stream, writer = sys.__stdout__, reporter._tw
+        room = writer.fullwidth - writer.width_of_current_line - 2
+        if stream is not None and stream.isatty() and room >= _ROOM:
+            stream.write(f"{_SAVE} {text[:room]}{_ERASE}{_RESTORE}")
+            stream.flush()
 
 
 class WorkerProgress(Progress):
@@ -111,7 +105,7 @@ def progress_of(config: pytest.Config, total: int, run: Callable[[], RunFolder])
     if is_worker(config):
         name = str(getattr(config, "workerinput", {}).get("workerid"))
         return WorkerProgress(total, name, run)
-    return Progress(total, Screen(config, captured=True).write)
+    return Progress(total, partial(write_behind, config, captured=True))
 
 
 class Watcher(threading.Thread):
@@ -123,7 +117,7 @@ class Watcher(threading.Thread):
         self._shared = run
         self._start = time.perf_counter()
         self._stop_now = threading.Event()
-        self._screen = Screen(config, captured=False)
+        self._show = partial(write_behind, config, captured=False)
 
     def run(self) -> None:
         """Look at what the workers noted, again and again."""
@@ -132,10 +126,10 @@ class Watcher(threading.Thread):
             seconds = time.perf_counter() - self._start
             text = line(self._shared.read(_FILES), total=self._total, seconds=seconds)
             if text or shown:
-                self._screen.write(text)
+                self._show(text)
             shown = text
         if shown:
-            self._screen.write("")
+            self._show("")
 
     def __enter__(self) -> None:
         self.start()

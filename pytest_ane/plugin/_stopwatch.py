@@ -102,7 +102,7 @@ class Stopwatch:
         if (model := self._opened(shard)) is not None:
             inputs: Any = hidden_inputs(model.layout(shard), 1).inputs
         else:
-            features = backend.load(artifact.path, shard.function).inputs
+            features = backend.load(artifact.path, shard.function).model.inputs
             inputs = seeded_inputs(
                 features, artifact.path, 0, shard.inputs, function=shard.function, smallest=True
             )
@@ -229,7 +229,7 @@ class Stopwatch:
         if (model := self._opened(shard)) is None:
             try:
                 return package_inputs(
-                    runner.inputs, artifact.path, tokens, shard.inputs, shard.function
+                    runner.model.inputs, artifact.path, tokens, shard.inputs, shard.function
                 )
             except ExecutionError as error:
                 if tokens != 1:

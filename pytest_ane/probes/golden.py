@@ -242,7 +242,7 @@ def _package_cases(
     golden: GoldenTensors, runner: Runner, artifact: Path, shard: Shard
 ) -> list[Case]:
     kinds = output_kinds(runner.model)
-    leads, sampler, features = Slots(), None, runner.inputs
+    leads, sampler, features = Slots(), None, runner.model.inputs
     if runner.model.states:
         known = domains(features, shard.inputs, artifact, function=shard.function)
         leads, sampler = slots(artifact, known, shard.function), Sampler(features, artifact, known)

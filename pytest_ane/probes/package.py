@@ -105,14 +105,14 @@ def _draws(
     """What a package is probed with, and what answers: the reference, or else itself."""
     oracle = runner = backend.load(artifact, function)
     model = read_any(artifact, weights=False, function=function)
-    known = domains(runner.inputs, tables or {}, artifact, reference, function)
+    known = domains(runner.model.inputs, tables or {}, artifact, reference, function)
     leads = slots(artifact, known, function)
     counts = leads.states
     if reference is not None:
         theirs = counterpart(reference, function)
         oracle, leads = backend.load(reference, theirs), slots(reference, known, theirs)
     held = {name: min(count, leads.end or count) for name, count in counts.items()}
-    sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
+    sampler, kinds = Sampler(runner.model.inputs, artifact, known), output_kinds(model)
     about = {"domains": known, "kinds": kinds, "slots": held}
     return _Draws(sampler, probes, leads, _kept(model.states), about), oracle
 
@@ -341,9 +341,10 @@ def _other_functions(
         name, states = model.main.name, _kept(model.states)
         if name != oracle.model.main.name and mine & states.items():
             runner = backend.load(reference, name)
-            own = {f.name: tables[f.name] for f in runner.inputs if f.name in tables}
-            known = domains(runner.inputs, own, reference, function=name)
-            sampler, leads = Sampler(runner.inputs, reference, known), slots(reference, known, name)
+            own = {f.name: tables[f.name] for f in runner.model.inputs if f.name in tables}
+            known = domains(runner.model.inputs, own, reference, function=name)
+            sampler = Sampler(runner.model.inputs, reference, known)
+            leads = slots(reference, known, name)
             yield name, runner, _Draws(sampler, probes, leads, states, {})
 
 

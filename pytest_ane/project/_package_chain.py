@@ -301,7 +301,7 @@ class _ByLength:
         function: Callable[[Arrays], str | None],
     ) -> None:
         self._runners, self._function = runners, function
-        self.model, self.inputs = first.model, first.inputs
+        self.model = first.model
         self.make_state = first.make_state
         self.read_states = first.read_states
         self.write_states = first.write_states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,8 @@ from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import DiskError, NotRunError
 
-VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
+_ABSENT = "not installed"
+_PACKAGES = ("coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
 
 
 @dataclass
@@ -86,13 +88,15 @@ class Preflight:
 
 def versions(*, only_installed: bool = False) -> str:
     """`python 3.12.1, coremltools 9.0, ...`: of what decides the outcome of a build."""
-    import platform
-
     numbers = {"python": platform.python_version()}
-    for name in VERSIONS[1:]:
-        try:
-            numbers[name] = version(name)
-        except PackageNotFoundError:
-            if not only_installed:
-                numbers[name] = "not installed"
-    return ", ".join(f"{name} {number}" for name, number in numbers.items())
+    numbers |= {name: version_of(name) for name in _PACKAGES}
+    shown = ((n, v) for n, v in numbers.items() if not only_installed or v != _ABSENT)
+    return ", ".join(f"{name} {number}" for name, number in shown)
+
+
+def version_of(package: str) -> str:
+    """A package's version, or `not installed`."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return _ABSENT

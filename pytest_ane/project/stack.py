@@ -25,8 +25,8 @@ class Stack:
     """A whole model as the behaviour gate measures it, in one arithmetic; opened when first used.
 
     `subject` is the model with this arithmetic, `policy` what it must reach; `artifacts` has every
-    shard with its package, in the manifest's order. `UnprovenError` where a device cannot run them
-    in the ANE's arithmetic of the executor.
+    shard with its package, in the manifest's order; `states` and `decode` are as of `OpenModel`.
+    `UnprovenError` where a device cannot run them in the ANE's arithmetic of the executor.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Stack:
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self.arithmetic = arithmetic
+        self.states, self.decode = opened.states, opened.decode
         self._opened, self._backend = opened, backend
         self._simulator = simulator(backend) if arithmetic == "ane" else None
 
@@ -98,14 +99,6 @@ class Stack:
     def has_states(self) -> bool:
         """Whether the reference tells what enters and leaves every shard."""
         return self._opened.has_states
-
-    def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
-        """The reference's hidden states of a prompt entering and leaving a block."""
-        return self._opened.states(prompt, shard)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        return self._opened.decode(ids)
 
     @property
     def provenance(self) -> Mapping[str, Any]:

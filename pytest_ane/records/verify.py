@@ -28,8 +28,6 @@ from pytest_ane.records._signatures import signed_payloads, signing_command, sig
 from pytest_ane.records.record import EDITED, Record, machine, plain, read_file, simulated
 from pytest_ane.records.store import Store, systems_of, without_system
 
-DEVICES = ("coreml",)
-"""Backends that ask a device; what the CPU executor computes is no evidence of one."""
 UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
 """What recording again does not help: the file has to be signed, or the signature read."""
 SKEW = timedelta(minutes=10)
@@ -155,7 +153,7 @@ def _elsewhere(found: Record, policy: EvidencePolicy) -> Iterator[tuple[Unproven
     backend, units = of("backend", ""), of("compute_units", "")
     if by_device and simulated(found):
         yield "simulated", f"was computed by the CPU executor as {SIMULATED}, and no device ran it"
-    if by_device and backend not in DEVICES:
+    if by_device and backend != "coreml":
         yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
     if by_device and "native" in found.environment:
         yield "replayed", "was answered by a replay, and no device was asked"

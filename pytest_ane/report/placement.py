@@ -139,9 +139,12 @@ def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False)
         at = f"T = {predictions[0].tokens}: " if len(predictions) > 1 else ""
         yield f"{at}{_path(prediction)}"
         yield from _segments(prediction)
-    if any(op.work for op in prediction.operations):
+    # How much work supported operations have is known where costs are not.
+    rows = grouped((op.work, op) for op in prediction.operations if op.work)
+    if rows:
         yield "supported:"
-        yield from _work(prediction)
+    for work in sorted(rows, key=("large", "small", "unknown").index):
+        yield from _members(rows[work], f"in rows of {work} work")
     yield from _reasons(prediction)
     if prediction.no_data and not predictions[0].unknown:
         yield "rests on:"
@@ -197,14 +200,6 @@ def _segments(prediction: Prediction) -> Iterator[str]:
         yield f"  {number}. {head}: {names}"
         yield f"     {_placed(members)}"
     yield from _more(len(segments) - _SEGMENTS, "segments")
-
-
-def _work(prediction: Prediction) -> Iterator[str]:
-    """Rows of supported operations by how much work they have, where costs are unknown."""
-    for work in ("large", "small", "unknown"):
-        members = [op for op in prediction.operations if op.work == work]
-        if members:
-            yield from _members(members, f"in rows of {work} work")
 
 
 def _reasons(prediction: Prediction) -> Iterator[str]:

@@ -214,7 +214,7 @@ pytestmark = pytest.mark.gate
 def test_length(ane_shard, ane_artifact, ane_backend, ane_program):
     runner = ane_backend.load(ane_artifact.path)
     length = {"decode": 1, "verify4": 4}[ane_shard.function]
-    assert [f.shape for f in runner.inputs] == [(1, 8, 1, length)]
+    assert [f.shape for f in runner.model.inputs] == [(1, 8, 1, length)]
     assert list(ane_program.program.functions) == [ane_shard.function]
 """
 

@@ -130,7 +130,8 @@ def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:
     inputs = {"x": Input(kind="positions")}
     cases = package_cases(CpuBackend(), package, None, PROBES, inputs)
     assert [case.calls[0]["x"].tolist() for case in cases] == [[[*range(8)]]] * 2
-    assert seeded_inputs(CpuBackend().load(package).inputs, package, 0, inputs)["x"].dtype == "i4"
+    features = CpuBackend().load(package).model.inputs
+    assert seeded_inputs(features, package, 0, inputs)["x"].dtype == "i4"
     (covered,) = inputs_covered(cases)
     assert (covered.how, covered.exercised) == ("positions: as the manifest says", True)
 

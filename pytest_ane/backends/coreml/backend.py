@@ -278,11 +278,6 @@ class CoreMLRunner:
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
 
-    @property
-    def inputs(self) -> tuple[Feature, ...]:
-        """The inputs that the artifact declares, images and scalars among them."""
-        return self.model.inputs
-
     def make_state(self) -> Any:
         """Fresh states, all zero; None where the model keeps none."""
         if not self.model.states:
