@@ -175,18 +175,12 @@ def marked(axis: str, name: str, words: str, place: float) -> dict[str, Any]:
     }
 
 
-# The pictures.
-
-
 def _stacks(run: Run) -> Iterator[Picture | None]:
     last = {row.asked: row for row in run.before.rows} if run.before else {}
     for row in run.rows:
         if row.gate == "behaviour" and row.data is not None:
             before = last.get(row.asked)
             yield drift(row.data, before.data if before and comparable(row, before) else None)
-
-
-# Where hidden states of a stack drift.
 
 
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
@@ -241,9 +235,6 @@ def _steepest(errors: Mapping[str, float]) -> str:
     rises = {now: errors[now] - errors[last] for last, now in itertools.pairwise(shards)}
     most = max(rises, key=lambda shard: rises[shard])
     return most if rises[most] > 0 else ""
-
-
-# A figure over commits.
 
 
 def _course(run: Run, course: Course) -> Picture | None:
@@ -314,9 +305,6 @@ def history(
     )
 
 
-# A search for the smallest compression.
-
-
 def recommend(document: Mapping[str, Any]) -> Picture | None:
     """Megabytes against KL of every candidate, the frontier, and the gate's line.
 
@@ -372,9 +360,6 @@ def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             "recommended" if name == best else "passed" if each["passed"] else "failed",
             ", ".join(f"{n} {amount(sizes[n] / whole, '%')}" for n in ranked if whole),
         )
-
-
-# Speeds, and where a token's time goes.
 
 
 class _Speed(NamedTuple):
