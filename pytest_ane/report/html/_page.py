@@ -105,7 +105,7 @@ def _packed(run: Run, found: Sequence[Subject]) -> Markup:
     for subject in found:
         html = _template("detail.html").render(
             subject=subject,
-            command=run.command(subject.name) if subject.worst.gate else "",
+            command=run.command(subject.name) if subject.worst.row.gate else "",
             sections=[(one, _section(run, one)) for one in subject.judged],
             ops=strip(subject),
         )
@@ -115,14 +115,13 @@ def _packed(run: Run, found: Sequence[Subject]) -> Markup:
 
 
 def _section(run: Run, one: Judged) -> dict[str, Any]:
-    verdict = one.verdict
-    if verdict is None:
+    if (verdict := one.verdict) is None:
         return {"verdict": None, "command": ""}
     then = before(run.earlier, one)
     limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,
-        "command": run.command(one.row.subject, marker=one.gate),
+        "command": run.command(one.row.subject, marker=one.row.gate),
         "findings": sorted(verdict.findings, key=lambda finding: finding.kind != CAUSE),
         "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
         "others": [figure for figure in verdict.figures if figure.limit is None],

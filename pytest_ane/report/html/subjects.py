@@ -33,11 +33,6 @@ class Judged:
     row: Row
     verdict: Verdict | None
 
-    @property
-    def gate(self) -> str:
-        """Name of the gate."""
-        return self.row.gate
-
     @cached_property
     def deciding(self) -> Figure | None:
         """The figure furthest beyond its limit; else, of those in its row, the closest to it."""
@@ -48,8 +43,7 @@ class Judged:
     @property
     def order(self) -> str:
         """By what its column sorts: `room`, where nothing has a limit the first figure."""
-        figure = self.shown
-        if figure is None:
+        if (figure := self.shown) is None:
             return ""
         value = self.room if self.deciding else float(figure.value)
         return f"{min(max(value, -_FAR), _FAR):.6g}"
@@ -120,8 +114,9 @@ class Subject:
 
     def of(self, gate: str, part: str = "") -> Judged | None:
         """What one gate, or one test of several of a gate, says; the worst if it is repeated."""
-        asked = (gate, part)
-        return next((one for one in self.judged if (one.gate, one.row.part) == asked), None)
+        return next(
+            (one for one in self.judged if (one.row.gate, one.row.part) == (gate, part)), None
+        )
 
     def table(self, name: str) -> Table | None:
         """A table of whichever gate has it."""
@@ -162,7 +157,7 @@ def reds(found: Iterable[Subject]) -> list[list[tuple[Subject, Judged]]]:
 def gates(found: Iterable[Subject]) -> list[tuple[str, str]]:
     """The gates that spoke, and parts of those with several tests: a column each."""
     judged = (one for subject in found for one in subject.judged)
-    return sorted({(one.gate, one.row.part) for one in judged if one.gate})
+    return sorted({(one.row.gate, one.row.part) for one in judged if one.row.gate})
 
 
 def _room(figure: Figure) -> float:
@@ -362,10 +357,10 @@ def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
     """
     if run.earlier is None:
         return {}
-    judged = [one for subject in found for one in subject.judged if one.gate]
+    judged = [one for subject in found for one in subject.judged if one.row.gate]
     figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
     pairs = turns_of(run)
-    before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
+    before = {row.asked for row in run.before.rows if row.gate} if run.before else set()
     turns = [
         {"subject": now.subject, "gate": f"{now.gate} {now.part}".strip(),
          "before": then.label, "after": now.label}
@@ -399,7 +394,7 @@ def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
                 continue
             name, size = figure.label or figure.name, abs(now - then) / (abs(figure.limit) or 1.0)
             worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
-            yield Change(one.row.subject, one.gate, name, *texts, size, worse)
+            yield Change(one.row.subject, one.row.gate, name, *texts, size, worse)
 
 
 def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
@@ -423,9 +418,9 @@ def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
         yield f"figures of {of} are not compared: another backend or machine measured them before"
 
 
-def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:
-    keys = {one.row.asked for one in now}
-    for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
+def _alone(then: set[Asked], judged: Sequence[Judged]) -> Iterator[str]:
+    now = {one.row.asked for one in judged}
+    for which, others in (("now", now - then), ("before", then - now)):
         if others:
             names = some(sorted(f"{subject} {gate}" for gate, subject, _ in others), _NAMED)
             yield f"{counted(len(others), 'verdict')} only {which}: {names}"

@@ -173,7 +173,7 @@ def test_details_hold_every_finding_figure_and_command(tab: Page, report: Report
             assert words(one.row.summary) in shown
             if one.verdict is None:
                 continue
-            assert report.run.command(one.row.subject, marker=one.gate) in shown
+            assert report.run.command(one.row.subject, marker=one.row.gate) in shown
             for finding in one.verdict.findings:
                 assert words(finding.reason) in shown
                 assert words(finding.remedy) in shown
