@@ -22,6 +22,7 @@ from pytest_ane.mlprogram.errors import AneError, CacheError
 from pytest_ane.project.preflight import version_of
 from pytest_ane.project.project import Project
 from pytest_ane.records.record import source_digest
+from pytest_ane.records.run import plugin_digest
 
 
 class Name(NamedTuple):
@@ -77,8 +78,7 @@ def _archive(entry: Path) -> bytes:
 def _unpack(name: Name, archive: bytes, folder: Path) -> None:
     if not archive:
         raise CacheError(f"{name.kind}/{name.key[:16]} is gone from the worker that made it.")
-    wrong = unpacked(io.BytesIO(archive), folder) or damage(folder, name)
-    if wrong:
+    if wrong := unpacked(io.BytesIO(archive), folder) or damage(folder, name):
         raise CacheError(f"{name.kind}/{name.key[:16]} did not arrive whole: {wrong}.")
 
 
@@ -151,13 +151,10 @@ class _Unpickler(pickle.Unpickler):
 @cache
 def versions() -> dict[str, str]:
     """What must be the same on all machines: Python, libraries, and pytest-ane's own code."""
-    root = Path(pytest_ane.__file__).parent
-    modules = sorted(root.rglob("*.py"))
-    code = {path.relative_to(root).as_posix(): file_digest(path) for path in modules}
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: version_of(name) for name in LIBRARIES},
-        "pytest-ane": f"{pytest_ane.__version__} (code {key_digest(code)[:12]})",
+        "pytest-ane": f"{pytest_ane.__version__} (code {plugin_digest()[:12]})",
     }
 
 

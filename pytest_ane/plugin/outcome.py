@@ -83,9 +83,8 @@ def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
         absent = Finding("unproven", reason, remedy=remedy)
         return replace(verdict, findings=(absent, *verdict.findings))
     policy = space.policy_of(verdict.subject)
-    if not (gate.recordable and policy.requires_evidence(gate.name)):
-        return verdict
-    if not (lack := _lack(gate, verdict, policy, space)):
+    required = gate.recordable and policy.requires_evidence(gate.name)
+    if not required or not (lack := _lack(gate, verdict, policy, space)):
         return verdict
     reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
     return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
@@ -135,8 +134,9 @@ class VerdictRecorder:
             strict = (replace(f, severity="failed") for f in verdict.warnings)
             kept = (f for f in verdict.findings if f.severity != "warned")
             verdict = replace(verdict, findings=(*strict, *kept))
-        synthetic = self.workspace.synthetic(verdict.subject)
-        variant = self.workspace.variant(verdict.subject)
+        model = self.workspace.manifest.model_of(verdict.subject.partition(":")[0])
+        synthetic = model.source.synthetic if model.source else ""
+        variant = model.variant or ""
         artifact = {"artifact": self.workspace.digest_of(verdict.subject)}
         provenance = machine | artifact | dict(verdict.provenance)
         facts = {"source": synthetic, "variant": variant}

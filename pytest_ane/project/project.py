@@ -208,15 +208,6 @@ class Project:
         policies = {shard.qualified: shard.policy for shard in self.shards}
         return policies | {model.name: model.policy for model in self.manifest.models}
 
-    def synthetic(self, subject: str) -> str:
-        """How the weights of a shard or model were made up; empty for real ones."""
-        source = self.manifest.model_of(subject.partition(":")[0]).source
-        return source.synthetic if source else ""
-
-    def variant(self, subject: str) -> str:
-        """Which form of its family's model is computed; empty where there is but one."""
-        return self.manifest.model_of(subject.partition(":")[0]).variant or ""
-
     def model(self, name: str) -> Opened:
         """A model by its family, its chain or its builder; one of packages alone has none."""
         if name not in self._models:
@@ -276,11 +267,10 @@ class Project:
 
     def build(self, shard: Shard) -> Artifact:
         """A shard, whatever its compression, from the cache or built now."""
-        identity = {} if shard.artifact else self.model(shard.model).identity
         return build_shard(
             shard,
             self.cache,
-            identity=identity,
+            identity={} if shard.artifact else self.model(shard.model).identity,
             model=partial(self._buildable, shard.model),
             examine=partial(self._examine, shard),
             step=partial(self.progress.step, shard.qualified),
@@ -426,8 +416,7 @@ class Project:
         if shard.reference == "float32":
             return self.model(shard.model).ports(shard)
         model = self.model(shard.model) if shard.golden and shard.family else None
-        tell = getattr(model and model.language_model, "ports", None)
-        if tell is None:
+        if (tell := getattr(model and model.language_model, "ports", None)) is None:
             return None
         assert isinstance(model, OpenModel)
         return model.declared(shard, tell(shard.id))
@@ -448,12 +437,13 @@ class Project:
         return self._stacks[key]
 
 
-@dataclass(frozen=True)
 class OpenShard:
-    """A shard as gates measure it; everything is made when first used."""
+    """A shard as gates measure it, a `ShardContext`; everything is made when first used."""
 
-    project: Project
-    shard: Shard
+    def __init__(self, project: Project, shard: Shard) -> None:
+        self.project, self.shard = project, shard
+        self.ports = partial(project.ports, shard)
+        self.converted = partial(project.converted, shard)
 
     @property
     def artifact(self) -> Artifact:
@@ -477,14 +467,6 @@ class OpenShard:
     def budget(self) -> ErrorBudget | str:
         """Its error budget, or why there is none."""
         return self.project.budget(self.shard, self.artifact)
-
-    def ports(self) -> Ports | None:
-        """What its family or builder declares."""
-        return self.project.ports(self.shard)
-
-    def converted(self) -> Path | None:
-        """What its family makes of it, uncompressed."""
-        return self.project.converted(self.shard)
 
 
 def package_of(named: Path, manifest: Path | None, cache: Path | None) -> tuple[Path, str | None]:
