@@ -50,8 +50,7 @@ class OwnReference:
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Float32 logits `[T, V]` of a text; `BuildError` where the function fails."""
-        answer = self._answer(ids)
-        logits = answer.get(LOGITS)
+        logits = self._answer(ids).get(LOGITS)
         if logits is None or logits.ndim != 2 or len(logits) != len(ids):
             shape = "nothing" if logits is None else list(logits.shape)
             raise BuildError(
@@ -62,8 +61,7 @@ class OwnReference:
 
     def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
         """Each shard's outputs `[T, C]` side by side, of the shards that the function tells."""
-        answer = self._answer(prompt.ids)
-        return {name: rows for name, rows in answer.items() if name != LOGITS}
+        return {name: rows for name, rows in self._answer(prompt.ids).items() if name != LOGITS}
 
     def _answer(self, ids: Sequence[int]) -> dict[str, FloatArray]:
         with running(self._target, self._label) as function:
@@ -83,22 +81,16 @@ class GoldenLogits:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def prompts(
-        self, model: Model, prompts: Sequence[TokenPrompt], decode: Callable[[Sequence[int]], str]
-    ) -> list[GoldenPrompt]:
-        """The golden prompts with what the file says of them, or `GoldenError`."""
-        asked = {prompt.name: prompt.greedy for prompt in model.prompts}
-        return [self._prompt(prompt, asked[prompt.name], decode) for prompt in prompts]
-
     def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
         """Each shard's outputs `[T, C]`, of those that are in the file."""
         prefix = f"{prompt.name}/"
         names = [name for name in self._tensors if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._tensor(name) for name in names}
 
-    def _prompt(
+    def prompt(
         self, prompt: TokenPrompt, greedy: int, decode: Callable[[Sequence[int]], str]
     ) -> GoldenPrompt:
+        """A golden prompt with what the file says of it, or `GoldenError`."""
         label = f"{self._path}: {prompt.name!r}"
         ids, count = f"{prompt.name}.ids", len(prompt.ids)
         if ids in self._tensors and tuple(self._tensor(ids).astype(int)) != prompt.ids:
@@ -369,8 +361,9 @@ class OpenChain(OpenModel):
     def golden(self) -> list[GoldenPrompt]:
         if self._answers is None:
             self.packages.check_apart()
-        if isinstance(self._answers, GoldenLogits):
-            golden = self._answers.prompts(self.model, self.prompts, self.decode)
+        if isinstance(answers := self._answers, GoldenLogits):
+            asked = zip(self.prompts, self.model.prompts, strict=True)
+            golden = [answers.prompt(own, p.greedy, self.decode) for own, p in asked]
         else:
             golden = super().golden
         for prompt in golden:
@@ -419,8 +412,7 @@ class OpenChain(OpenModel):
     @cached_property
     def _told(self) -> dict[str, dict[str, FloatArray]] | None:
         """Outputs of every shard by prompt, where function or file tells those of all blocks."""
-        answers = self._answers
-        if answers is None:
+        if (answers := self._answers) is None:
             return None
 
         def make(folder: Path) -> None:
