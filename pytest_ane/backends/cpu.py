@@ -73,9 +73,8 @@ class CpuRunner:
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
     ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
-        return self.session.predict_all(
-            [self.session.known(x) for x in inputs], states, self._names
-        )
+        known = [self.session.known(x) for x in inputs]
+        return self.session.predict_all(known, states, self._names)
 
 
 class CpuBackend:

@@ -130,8 +130,7 @@ class Assignment:
     def ask_all(self, shard: Shard, work: Work) -> TaskFuture:
         """What a run's gates will ask of a shard; asked if it is not yet."""
         name = shard.qualified
-        tests = self._plan.asked.get(name, ())
-        return self.ask(work, MEASURED, tasks.measure_shard, name, tests)
+        return self.ask(work, MEASURED, tasks.measure_shard, name, self._plan.asked.get(name, ()))
 
     def ask(self, work: Work, key: str, task: Callable[..., Any], *args: Any) -> TaskFuture:
         """What a task tells of a shard's package, its last argument; asked if it is not yet."""

@@ -126,8 +126,7 @@ class Cluster:
             return self._on_one(_Question(test, None))
         shard = self._shards[test.subject]
         self._facts(shard)
-        data = self._assigned.works[test.subject].answers.pop(test, None)
-        if data is None:
+        if (data := self._assigned.works[test.subject].answers.pop(test, None)) is None:
             return self._checked(self._told(shard, str(test), tasks.measure, test))
         answer = tasks.unpickled(data)
         if isinstance(answer, AneError):
@@ -262,8 +261,7 @@ class Cluster:
         return [shard for shard in self._shards.values() if shard.model == subject]
 
     def _stack_worker(self, model: str) -> Worker:
-        able = [worker for worker in self._workers if worker.told.builds]
-        if not able:
+        if not (able := [worker for worker in self._workers if worker.told.builds]):
             raise UnprovenError(self._workers.nobody(f"{model}: no worker can run it at", model))
         shards, can_build = self._of(model), self._workers.can_build
 
@@ -292,8 +290,7 @@ class Cluster:
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
-        evidence = self._policies[question.test.subject].evidence
-        return evidence.system_of(machine.os) == system
+        return self._policies[question.test.subject].evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
         shards = self._of(question.test.subject)

@@ -153,8 +153,7 @@ _jobs: dict[str, bytes] = {}
 
 def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction | None:
     """Let a worker take part; None of another kind, versions alone where they differ from here."""
-    worker = _here()
-    if worker is None:
+    if (worker := _here()) is None:
         return None
     if versions() != asked:
         differing = ", ".join(n for n, known in versions().items() if asked.get(n) != known)
@@ -169,8 +168,7 @@ def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction 
         shards, entry = run.project.shards, run.project.entry
         built = frozenset(s.qualified for s in shards if not s.artifact and entry(s).is_dir())
     with _opened(token, own=True) as run:
-        given = inputs(run.project)
-        return Introduction(worker.label, versions(), given, built, worker.machine)
+        return Introduction(worker.label, versions(), inputs(run.project), built, worker.machine)
 
 
 def capture(token: str, model: str) -> Parcel:
@@ -246,8 +244,7 @@ def _measured_of(token: str, test: GateTest, parcels: Sequence[Parcel], *, devic
 
 
 def _asked(shard: Shard, test: GateTest) -> Shard:
-    by_arithmetic = GATES[test.gate].by_arithmetic
-    return shard.in_arithmetic((test.arithmetic,)) if by_arithmetic else shard
+    return shard.in_arithmetic((test.arithmetic,)) if GATES[test.gate].by_arithmetic else shard
 
 
 def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str]) -> Answer:
@@ -259,8 +256,7 @@ def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str])
 def beside(token: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
     """A recorded measurement with what a machine can tell besides, as of `Gate.beside`."""
     with _opened(token, [parcel]) as run:
-        context = run.project.open_shard(_shard(run.project, subject))
-        return GATES[gate].beside(recorded, context)
+        return GATES[gate].beside(recorded, run.project.open_shard(_shard(run.project, subject)))
 
 
 def explain(token: str, name: str, arithmetic: tuple[Arithmetic, ...], parcel: Parcel) -> Blame:

@@ -205,8 +205,7 @@ class Workers:
             self._client.close(timeout=SMALL)
 
     def _introduce(self, address: str, memory: int) -> None:
-        future = self._introductions.get(address)
-        if future is None:
+        if (future := self._introductions.get(address)) is None:
             future = self._submitted(tasks.introduce, self._job, versions(), workers=[address])
             self._introductions[address] = future
         if not future.done():
@@ -251,8 +250,7 @@ def _unfit(told: Introduction | None) -> str:
     if told is None:
         return "it is one of Dask's own; start it with: pytest-ane worker"
     here = versions()
-    differing = [name for name in here if told.versions.get(name) != here[name]]
-    if not differing:
+    if not (differing := [name for name in here if told.versions.get(name) != here[name]]):
         return ""
     name = differing[0]
     there = told.versions.get(name, "unknown")

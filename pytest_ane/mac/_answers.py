@@ -186,8 +186,7 @@ class Log:
         return answer
 
     def _keep_plan(self, plan: Any, path: str, units: str) -> None:
-        model = read_identity(path)
-        if model is None:
+        if (model := read_identity(path)) is None:
             self.skipped.append(f"{path}: its plan is not kept; it cannot be read as a program.")
             return
         try:
@@ -240,8 +239,7 @@ class Replay:
 
     def _values(self, question: Question, ask: Callable[[], Any]) -> Any:
         state, predicts = question.state, question.at == "predict"
-        arrays = self._recording and question.key and self._recording.values(question.key)
-        if arrays:
+        if arrays := self._recording and question.key and self._recording.values(question.key):
             if state is not None and predicts:
                 state.played = True
             return arrays if predicts else arrays[VALUE]

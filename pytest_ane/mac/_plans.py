@@ -104,8 +104,7 @@ def structure(program: Program) -> Any:
     def binding(argument: Argument) -> Any:
         if isinstance(argument, Ref):
             return ct.MLModelStructureProgramBinding(name=argument.name, value=None)
-        value = ct.MLModelStructureProgramValue()
-        return ct.MLModelStructureProgramBinding(name=None, value=value)
+        return ct.MLModelStructureProgramBinding(name=None, value=ct.MLModelStructureProgramValue())
 
     def operation(op: Operation) -> Any:
         return ct.MLModelStructureProgramOperation(

@@ -152,8 +152,7 @@ class Recorder:
                 "other; leave out -n."
             )
         import_coremltools()
-        inner = sys.modules.get(NATIVE)
-        if inner is None:
+        if (inner := sys.modules.get(NATIVE)) is None:
             raise RecordingError("there is no Core ML on this machine; record on a Mac.")
         if (self.folder / NAME).exists():
             raise RecordingError(

@@ -130,8 +130,7 @@ def require_baseline(session: pytest.Session) -> None:
     timed = [item for item in session.items if _TIMED & _fixtures(item)]
     if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
         return  # pytest-benchmark compares others.
-    subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
-    if not subjects:
+    if not (subjects := {subject_of(i) for i in timed if isinstance(i, pytest.Function)}):
         raise UnprovenError(
             f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
             "leave -m and -k out."

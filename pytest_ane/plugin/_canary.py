@@ -100,8 +100,7 @@ class Canaries:
             canary = canary.in_arithmetic((asked.arithmetic,))
         source = MeasurementSource(self._space, canary)
         try:
-            measurement = source.of(gate.name)
-            verdict = gate.judge(measurement, gate.policy(canary.policy), canary)
+            verdict = gate.judge(source.of(gate.name), gate.policy(canary.policy), canary)
         except UnprovenError as error:
             verdict = nothing(gate.name, canary.qualified, str(error))
         except AneError as error:

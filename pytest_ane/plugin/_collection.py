@@ -64,8 +64,7 @@ class RefusedModel(pytest.Collector):
 
 def add_to(config: pytest.Config) -> None:
     """Add the gates, the project's own form before ours, unless only other paths are named."""
-    folder = own(config.rootpath)
-    if folder is None:
+    if (folder := own(config.rootpath)) is None:
         named = frozenset(arg for arg in config.args if _is_shipped(config, arg))
         config.args[:] = [arg for arg in config.args if arg not in named]
         if named or (wanted(config) and is_everything(config)):
@@ -230,5 +229,4 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
 
 
 def _is_empty(item: pytest.Item) -> bool:
-    params = params_of(item)
-    return is_gate(item) and any(params.get(name, item) is None for name in _FIXTURES)
+    return is_gate(item) and any(params_of(item).get(name, item) is None for name in _FIXTURES)

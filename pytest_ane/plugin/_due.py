@@ -92,8 +92,7 @@ class Due:
             self._judged.add(test)
             if not report.failed:
                 how = "is marked xfail" if hasattr(report, "wasxfail") else report.outcome
-                sentence = f"{test}: its verdict is {red}, and its test {how}"
-                self._hidden[report.nodeid] = sentence
+                self._hidden[report.nodeid] = f"{test}: its verdict is {red}, and its test {how}"
         elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
             self._judged.add(test)
         elif report.skipped and report.when == "call" and GATES[test.gate].marker == "bench":

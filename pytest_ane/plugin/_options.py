@@ -295,8 +295,7 @@ def usage_errors() -> Iterator[None]:
 
 def text(config: pytest.Config, name: str) -> str:
     """An option's text: command line, else ini, else empty; `UsageError` as of `value`."""
-    given = config.getoption(name, None)
-    if given == "":
+    if (given := config.getoption(name, None)) == "":
         raise pytest.UsageError(f"{_BY_NAME[name].flag} is empty; give a value or leave it out.")
     if given is None and _BY_NAME[name].has_twin:
         given = config.getini(name)
@@ -307,15 +306,14 @@ def value(config: pytest.Config, name: str) -> Any:
     """An option's value as the table reads it, None without any; `UsageError` where it is wrong."""
     option = _BY_NAME[name]
     given = text(config, name) or option.default
+    how = f"{origin(config, name)}={given}"
     if option.choices and given not in ("", *option.choices):
         *most, last = map(repr, option.choices)
-        raise pytest.UsageError(
-            f"{origin(config, name)}={given}: give {', '.join(most)} or {last}."
-        )
+        raise pytest.UsageError(f"{how}: give {', '.join(most)} or {last}.")
     try:
         return option.read(given) if given else None
     except ValueError as error:
-        raise pytest.UsageError(f"{origin(config, name)}={given}: {error}.") from None
+        raise pytest.UsageError(f"{how}: {error}.") from None
 
 
 def origin(config: pytest.Config, name: str) -> str:
@@ -340,8 +338,7 @@ def manifest_file(config: pytest.Config) -> Path:
 
 def url(config: pytest.Config, name: str) -> str | None:
     """URL of store or cluster, of a folder its path; None for the manifest's, empty for `none`."""
-    given = text(config, name)
-    if given == _NONE:
+    if (given := text(config, name)) == _NONE:
         return ""
     folder = path(config, name) if name == "ane_store" and "://" not in given else given
     return str(folder) if folder else None

@@ -141,8 +141,7 @@ class Watcher(threading.Thread):
 
 def line(notes: list[dict[str, Any]], *, total: int, seconds: float) -> str:
     """All workers in one line; empty where none is at work."""
-    now = sorted({note["now"] for note in notes if note["now"]})
-    if not now:
+    if not (now := sorted({note["now"] for note in notes if note["now"]})):
         return ""
     done = {shard: size for note in notes for shard, size in note["done"].items()}
     names, size = ", ".join(now), sum(done.values())

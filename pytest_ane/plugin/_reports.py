@@ -77,8 +77,7 @@ def add_to(config: pytest.Config) -> None:
                 ".html, .md or .jsonl, or a folder's with a slash."
             )
         _require_writable("--ane-report", file)
-    graphs = _options.path(config, "ane_model_explorer")
-    if graphs is not None:
+    if (graphs := _options.path(config, "ane_model_explorer")) is not None:
         _require_writable("--ane-model-explorer", graphs / "graph.json")
     if not is_worker(config) and not config.option.collectonly:
         config.pluginmanager.register(Reports(config, files, graphs), "ane-reports")
@@ -205,8 +204,7 @@ class Reports:
     def _unreached(self, stopped: str) -> Iterator[Row]:
         if not stopped or _due.KEY not in self._config.stash:
             return
-        rows = self._rows.values()
-        known = {(row.gate, row.subject, row.part == "[ane]") for row in rows}
+        known = {(row.gate, row.subject, row.part == "[ane]") for row in self._rows.values()}
         for test, _ in self._config.stash[_due.KEY].gaps():
             if (test.gate, test.subject, test.part == "[ane]") not in known:
                 why = f"not reached: {stopped}"
@@ -232,8 +230,7 @@ class Reports:
         return replace(run, earlier=last, courses=tuple(courses(memory)))
 
     def _say(self, line: str) -> None:
-        reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter is not None:
+        if (reporter := self._config.pluginmanager.getplugin("terminalreporter")) is not None:
             reporter.ensure_newline()
             reporter.write_line(line)
         else:
@@ -243,8 +240,7 @@ class Reports:
 def append(file: Path, rows: Sequence[Row], header: str) -> None:
     """Add the summary to a step's file, in the room that what is there already leaves."""
     before = file.stat().st_size if file.exists() else 0
-    text = summary(rows, header, ROOM - before - 1)
-    if not text:
+    if not (text := summary(rows, header, ROOM - before - 1)):
         raise OSError(f"it has {before:,} bytes already, and GitHub drops what is over 1 MiB")
     with file.open("ab") as stream:
         stream.write(f"\n{text}".encode() if before else text.encode())

@@ -134,8 +134,7 @@ def row_of(report: Any) -> Row | None:
         return None
     if report.when != "call" and not (report.when == "setup" and report.failed):
         return None
-    facts = dict(report.user_properties)
-    if "ane.gate" not in facts:
+    if "ane.gate" not in (facts := dict(report.user_properties)):
         return None
     file, _, line = str(facts.get(PLACE, "")).rpartition(":")
     marks = str(facts.get("ane.variant", "")), "synthetic" if "ane.source" in facts else ""

@@ -204,8 +204,7 @@ class MeasurementSource:
         return [answer.system for answer in found if answer.error is not None]
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
-        system = self._system(gate)
-        if system is None:
+        if (system := self._system(gate)) is None:
             systems = ", ".join(systems_of(gate, self._asked_of))
             says = f"this Mac runs {self._os}, and policy.evidence.systems asks for {systems}"
             self._note("not recorded", gate, [says])
@@ -227,8 +226,7 @@ class MeasurementSource:
         return measurement
 
     def _proven(self, gate: str) -> Any:
-        found = answers(gate, self._asked_of, partial(self._verified, gate))
-        return self._deciding(gate, found)
+        return self._deciding(gate, answers(gate, self._asked_of, partial(self._verified, gate)))
 
     def _beside_systems(self, gate: str, measured: Any) -> Any:
         """The worst of what was measured on this system, and of evidence of the policy's others."""
@@ -239,8 +237,7 @@ class MeasurementSource:
         verdict = known.judge(measured, known.policy(self._policy), self._asked_of)
         now = Answer(here or self._os, verdict)
         rest = [system for system in systems if system != here]
-        recorded = answers(gate, self._asked_of, partial(self._verified, gate), rest)
-        found = [now, *recorded]
+        found = [now, *answers(gate, self._asked_of, partial(self._verified, gate), rest)]
         if worst(found) is now:
             self._tell(gate, found)
             return measured
@@ -345,8 +342,7 @@ class MeasurementSource:
         store, shared = self.space.evidence, self.space.cache.store
         if shared is None or store.path(gate, self._name, system).exists():
             return False
-        asked = self._asked(gate)
-        if not fetch(shared, store, gate, self._name, self._files, asked, system):
+        if not fetch(shared, store, gate, self._name, self._files, self._asked(gate), system):
             return False
         self._note("fetched", gate, system=system)
         return True
@@ -359,8 +355,7 @@ class MeasurementSource:
         artifact = None
         if self.files is None and isinstance(self.subject, Shard):
             artifact = self.space.artifact(self.subject)
-        file = EvidenceFile.at(self.space.evidence, gate, self._asked_of, system)
-        return file.verified(
+        return EvidenceFile.at(self.space.evidence, gate, self._asked_of, system).verified(
             policy=policy,
             now=datetime.now(timezone.utc),
             files=self._files,

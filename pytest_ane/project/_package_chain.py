@@ -41,8 +41,7 @@ class StreamPort:
         rest = [n for i, n in enumerate(self.feature.shape) if i != self.axis]
         if self.axis is None:
             return rows.astype(kind).reshape(self.feature.shape)
-        moved = np.moveaxis(rows.reshape(len(rows), *rest), 0, self.axis)
-        return np.ascontiguousarray(moved, kind)
+        return np.ascontiguousarray(np.moveaxis(rows.reshape(len(rows), *rest), 0, self.axis), kind)
 
     def rows(self, array: Array) -> FloatArray:
         """Float32 rows `[T, C]` of the port's array."""
@@ -117,8 +116,7 @@ class PackageLayout:
 
     def wire(self) -> Wire:
         """Its place in the chain: the first output, and further ones with their channels."""
-        outputs = [(stream, mode) for _, stream, mode in self.outputs]
-        (gives, mode), *others = outputs
+        (gives, mode), *others = [(stream, mode) for _, stream, mode in self.outputs]
         more = zip(others, self.branches[1:], strict=True)
         return Wire(
             shard=self._chain.shard,
@@ -155,8 +153,7 @@ class PackageLayout:
         """Positions of each call of a sequence, the longest calls first."""
         calls: list[int] = []
         while (left := count - sum(calls)) > 0:
-            longest = max(each.longest(left) for each in self._entries)
-            if not longest:
+            if not (longest := max(each.longest(left) for each in self._entries)):
                 least = min(each.lengths[0] for each in self._entries)
                 raise ExecutionError(
                     f"{self._label}: a call takes {least} positions, and {left} of {count} are "
@@ -229,8 +226,7 @@ class PackageLayout:
         shaped = {port: _shaped(outputs[port], model.main) for port, _, _ in chain.outputs}
         gives = tuple(self._port(each, None, lengths[-1]) for each in shaped.values())
         for name in inputs.keys() - chain.takes.keys() - set(chain.feedback.values()):
-            spec = self._domains[name].input
-            if spec is None or spec.kind not in _BY_POSITION:
+            if (spec := self._domains[name].input) is None or spec.kind not in _BY_POSITION:
                 raise ExecutionError(
                     f"{self._label}: nothing in the chain enters the input {name!r}; name it in "
                     f"takes or feedback, or give it a table 'inputs.{name}' of kind "

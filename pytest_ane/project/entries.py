@@ -24,8 +24,7 @@ def expanded(manifest: Manifest) -> Manifest:
     A shard of a family or a builder stays one, because it stands in their chain. So does one whose
     package is missing or damaged: its gates say what is wrong.
     """
-    models = tuple(map(_expanded, manifest.models))
-    return manifest.model_copy(update={"models": models})
+    return manifest.model_copy(update={"models": tuple(map(_expanded, manifest.models))})
 
 
 def _expanded(model: Model) -> Model:

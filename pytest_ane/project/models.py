@@ -136,8 +136,7 @@ class OpenModel:
     def tokenizer(self) -> Tokenizer:
         """The source's own tokenizer, which is opened for what it was not asked before."""
         key = key_digest([self._spelled_by(), *map(version, SPELLERS)])
-        file = self.cache.root / "tokens" / f"{key}.jsonl"
-        return KeptTokenizer(file, self._open_tokenizer)
+        return KeptTokenizer(self.cache.root / "tokens" / f"{key}.jsonl", self._open_tokenizer)
 
     def _spelled_by(self) -> Any:
         return self.identity["source"]

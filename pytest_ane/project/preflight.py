@@ -53,8 +53,7 @@ class Preflight:
 
     def check(self) -> None:
         """Raise `DiskError` where the disk is plainly too small; then `NotRunError`, said once."""
-        small = [volume for volume in self.volumes() if volume.too_small]
-        if not small:
+        if not (small := [volume for volume in self.volumes() if volume.too_small]):
             return
         if self._refused:
             raise NotRunError("not run: the disk is too small, as the first failure says")

@@ -82,8 +82,7 @@ class Stack:
                 causal=trait(layout, "causal"),
             )
 
-        steps = tuple(map(step, self._opened.wiring))
-        return Chain(model.embed, steps, positions=model.positions)
+        return Chain(model.embed, tuple(map(step, self._opened.wiring)), positions=model.positions)
 
     @cached_property
     def reference(self) -> Chain:

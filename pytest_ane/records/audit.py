@@ -64,8 +64,7 @@ class Base:
             mine = own.model_of(model.name)
             policies = {shard.id: shard.policy for shard in mine.shards}
             shards = [s.model_copy(update={"policy": policies[s.id]}) for s in model.shards]
-            update = {"shards": tuple(shards), "policy": mine.policy}
-            models.append(model.model_copy(update=update))
+            models.append(model.model_copy(update={"shards": tuple(shards), "policy": mine.policy}))
         return over.model_copy(update={"models": tuple(models)})
 
     def changes(self) -> list[str]:
@@ -248,8 +247,7 @@ class Auditor:
             return nothing(gate.name, subject.qualified, reason, remedy)
 
     def _judged(self, gate: Gate[Any], subject: Subject, *, measure: bool) -> Verdict:
-        record = self._run.record(gate.test(subject))
-        if record is None or record.verdict is None:
+        if (record := self._run.record(gate.test(subject))) is None or record.verdict is None:
             raise UnprovenError("due, and the run has no verdict of it")
         outcome, status = (record.verdict.get(name) for name in ("outcome", "status"))
         if outcome != "passed":
@@ -299,8 +297,7 @@ class Auditor:
             asked=self._question(gate, subject),
             artifact=self._project.artifact(subject) if isinstance(subject, Shard) else None,
         )
-        base = Store(self._base.path.parent / FOLDER)
-        before = base.read(gate.name, subject.qualified, system)
+        before = Store(self._base.path.parent / FOLDER).read(gate.name, subject.qualified, system)
         if before is not None:
             older = Record.from_json(before)
             if record.counter < older.counter:
@@ -314,8 +311,7 @@ class Auditor:
         self, gate: Gate[Any], subject: Subject, record: Record, verdict: Verdict
     ) -> Verdict:
         measured = self._measured(gate, subject)
-        again = gate.judge(measured, gate.policy(subject.policy), subject)
-        if again.status != "passed":
+        if (again := gate.judge(measured, gate.policy(subject.policy), subject)).status != "passed":
             return again
         if lines := list(_far(gate.figures(record.measurement), gate.figures(measured))):
             reason = f"measured again, it differs from the run: {lines[0]}"

@@ -233,8 +233,7 @@ def _numbers(values: Sequence[Cell]) -> list[float]:
 def _noise(old: Sequence[float], new: Sequence[float]) -> float:
     """The spread of a side's records, where one has several; else what rounding may do."""
     size = max(map(abs, (*old, *new)))
-    spreads = [max(side) - min(side) for side in (old, new) if len(side) > 1]
-    if spreads:
+    if spreads := [max(side) - min(side) for side in (old, new) if len(side) > 1]:
         return max(*spreads, _SAME * size)
     if all(isinstance(value, int) for value in (*old, *new)):
         return 0.0

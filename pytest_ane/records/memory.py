@@ -186,8 +186,7 @@ class Memory:
                 why = str(error).removeprefix(f"{path} ").removesuffix(".")
                 self.skipped.append(Skipped(path.name, 0, why))
                 continue
-            known = self._line(path, 1, first, _facts)
-            if known is None:
+            if (known := self._line(path, 1, first, _facts)) is None:
                 continue
             found = (
                 self._line(path, number, line, lambda line: Record.from_data(parse(line)))

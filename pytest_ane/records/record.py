@@ -118,8 +118,7 @@ class Record:
 
     def to_line(self) -> bytes:
         """The line of a file of records, with its line break."""
-        data = json.dumps(self.to_data(), separators=(",", ":"), allow_nan=False)
-        return data.encode() + b"\n"
+        return json.dumps(self.to_data(), separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes) -> Record:

@@ -96,8 +96,7 @@ def change_points(values: NDArray[np.float64]) -> list[int]:
     """Indices of the first values after each step, sorted; NaN and infinities are values too."""
     if len(values) < 2:
         return []
-    noise = _noise(values)
-    if noise == 0.0:
+    if (noise := _noise(values)) == 0.0:
         before, after = values[:-1], values[1:]
         same = (before == after) | (np.isnan(before) & np.isnan(after))
         return [int(i) + 1 for i in np.flatnonzero(~same)]

@@ -166,8 +166,7 @@ def fetch(
     asked: Mapping[str, Any], system: str = "",
 ) -> bool:  # fmt: skip
     """Write a store's evidence of today's files and question to a folder, if it is whole."""
-    data = shared.read(_name(gate, subject, files, asked, system), MOST_BYTES)
-    if data is None:
+    if (data := shared.read(_name(gate, subject, files, asked, system), MOST_BYTES)) is None:
         return False
     try:
         record = Record.from_json(data)
@@ -184,5 +183,4 @@ def fetch(
 def _name(
     gate: str, subject: str, files: Mapping[str, str], asked: Mapping[str, Any], system: str
 ) -> str:
-    parts = [gate, subject, {**files}, plain(asked), system]
-    return f"evidence/{key_digest(parts)}.json"
+    return f"evidence/{key_digest([gate, subject, {**files}, plain(asked), system])}.json"

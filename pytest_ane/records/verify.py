@@ -67,8 +67,7 @@ class EvidenceFile:
         asked = plain(found.asked if asked is None else asked)
         for kind, says in self.complaints(found, files, asked, policy, now):
             raise self.refused(kind, says)
-        gate = GATES[self.gate]
-        lacks = gate.lacks(found.measurement, self.subject, found.environment, artifact)
+        lacks = GATES[self.gate].lacks(found.measurement, self.subject, found.environment, artifact)
         if says := next(lacks, ""):
             raise self.refused("incomplete", says)
         if policy.signers:

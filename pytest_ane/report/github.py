@@ -31,8 +31,7 @@ Place: TypeAlias = tuple[str, int | None]
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
     head = f"## {_headline(rows)}\n\n{code(header)}\n"
-    left = room - len(head.encode()) - _NOTE
-    if left < 0:
+    if (left := room - len(head.encode()) - _NOTE) < 0:
         return ""
     parts, out = [head], 0
     for opening, items, closing in _sections(rows):

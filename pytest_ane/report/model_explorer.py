@@ -71,7 +71,6 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
     """
     ops = {printable(op.name, NAME): op for op in strip(subject)}
     coloured = {unit: {"bgColor": colour} for unit, colour in _UNITS.items()}
-    blamed = subject.records("blame.operations")
     found: dict[str, dict[str, Json]] = {
         # Where it runs, and how that is known: `predicted ANE`.
         "unit": {
@@ -83,7 +82,7 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
             printable(str(row["op"]), NAME): {"value": own}
             if math.isfinite(own := float(row["own error"]))
             else {"value": str(own), "bgColor": _UNDEFINED}
-            for row in blamed
+            for row in subject.records("blame.operations")
             if row["own error"] is not None
         },
         # What the ANE's arithmetic met in it.

@@ -105,12 +105,11 @@ class Group:
 def off_groups(prediction: Prediction) -> list[Group]:
     """Operations off the ANE by reason, in the order in which reasons first appear."""
     kinds = {op.name: op.kind for op in prediction.operations}
-    groups: dict[tuple[str, str], dict[int, Off]] = {}
-    for index, op in enumerate(prediction.operations):
-        if op.off:
-            key = (op.off.cause, op.off.limit or kinds.get(op.off.neighbour, ""))
-            groups.setdefault(key, {})[index] = op.off
-    return [_off_group(*key, members) for key, members in groups.items()]
+    groups = grouped(
+        ((off.cause, off.limit or kinds.get(off.neighbour, "")), (index, off))
+        for index, op in enumerate(prediction.operations) if (off := op.off)
+    )  # fmt: skip
+    return [_off_group(*key, dict(members)) for key, members in groups.items()]
 
 
 def _off_group(cause: str, what: str, members: Mapping[int, Off]) -> Group:
@@ -140,8 +139,7 @@ def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False)
         yield f"{at}{_path(prediction)}"
         yield from _segments(prediction)
     # How much work supported operations have is known where costs are not.
-    rows = grouped((op.work, op) for op in prediction.operations if op.work)
-    if rows:
+    if rows := grouped((op.work, op) for op in prediction.operations if op.work):
         yield "supported:"
     for work in sorted(rows, key=("large", "small", "unknown").index):
         yield from _members(rows[work], f"in rows of {work} work")
@@ -188,8 +186,7 @@ def _path(prediction: Prediction) -> str:
 
 
 def _segments(prediction: Prediction) -> Iterator[str]:
-    segments = prediction.segments
-    if not segments:
+    if not (segments := prediction.segments):
         return
     yield "segments, in order:"
     for number, segment in enumerate(segments[:_SEGMENTS], 1):

@@ -198,8 +198,7 @@ def against(run: Run, before: Run) -> Run:
     facts = before.facts
     label = f"{facts.begun.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
-    earlier = Earlier(label, facts.begun, facts.commit, figures)
-    return replace(run, before=before, earlier=earlier)
+    return replace(run, before=before, earlier=Earlier(label, facts.begun, facts.commit, figures))
 
 
 def _place(row: Row) -> Place:

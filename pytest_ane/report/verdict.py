@@ -90,14 +90,13 @@ def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
 
 def properties(verdict: Verdict) -> dict[str, float | int | str]:
     """What JUnit has of a verdict, keyed without `ane.`: all figures, their limits, all reasons."""
-    limits = {f"limit.{f.name}": f.limit for f in verdict.figures if f.limit is not None}
     made: dict[str, float | int | str] = {
         "gate": verdict.gate,
         "subject": verdict.subject,
         "status": verdict.status,
         "summary": row(verdict),
         **verdict.values,
-        **limits,
+        **{f"limit.{f.name}": f.limit for f in verdict.figures if f.limit is not None},
     }
     if verdict.warnings:
         made["warnings"] = len(verdict.warnings)
@@ -122,8 +121,7 @@ def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
-    figure = verdict.figure(group[0].figure)
-    if figure is not None:
+    if (figure := verdict.figure(group[0].figure)) is not None:
         shown.append(figure)
         return figure_text(figure)
     return _together(verdict, group, _FEW) if group[0].kind else group[0].reason

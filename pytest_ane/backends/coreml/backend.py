@@ -137,8 +137,7 @@ def _by_xcode(package: Path, target: Path, seconds: float) -> None:
             ) from None
         made = Path(folder, f"{package.stem}.mlmodelc")
         if done.returncode or not made.is_dir():
-            why = done.stderr.strip() or done.stdout.strip() or "it says nothing"
-            raise RuntimeError(why)
+            raise RuntimeError(done.stderr.strip() or done.stdout.strip() or "it says nothing")
         made.replace(target)
 
 

@@ -139,8 +139,7 @@ def recognise(text: str) -> KnownError | None:
 def error_text(error: BaseException) -> str:
     """A Core ML error in one line of at most 400 characters: an NSError's printed `userInfo`."""
     text = str(error)
-    found = [match for reason in _REASONS for match in reason.finditer(text)]
-    if found:
+    if found := [match for reason in _REASONS for match in reason.finditer(text)]:
         text = next((group for match in found for group in match.groups() if group), "")
         text = _ESCAPE.sub(
             lambda mark: chr(int(mark[1], 16)) if mark[1] else _BREAKS.get(mark[2], mark[2]), text

@@ -197,8 +197,7 @@ def has_native() -> bool:
     if NAME in sys.modules:
         return sys.modules[NAME] is not None
     package = PathFinder.find_spec("coremltools")
-    spec = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
-    return bool(spec)
+    return bool(package and PathFinder.find_spec(NAME, package.submodule_search_locations))
 
 
 def is_replaced() -> bool:

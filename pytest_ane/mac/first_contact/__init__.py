@@ -124,9 +124,7 @@ class Kit:
             "manifest": setup.manifest, "replay": setup.replay,
         }  # fmt: skip
         known = {line.pop("node"): line for line in self._lines() if line.pop("of") == self._of}
-        self._known = {
-            n: Result(**line) for n, line in known.items() if line["outcome"] != "failed"
-        }
+        self._known = {n: Result(**of) for n, of in known.items() if of["outcome"] != "failed"}
         lines = (self._line(node, result) for node, result in self._known.items())
         write_atomically(self._file, "".join(lines).encode())
 

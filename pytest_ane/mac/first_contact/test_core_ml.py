@@ -48,8 +48,7 @@ def _plan(path: str, units: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("name", ["conv-iOS16", "conv-iOS17", "conv-iOS18", "state"])
 def test_plan(kit: Kit, name: str, found: Found) -> None:
     """The plan of a program, made in a process without a terminal, says where its ops run."""
-    path = str(kit.compiled(name))
-    plan = kit.ask_recorded(f"plan-{name}", "planning", _plan, path, kit.units)
+    plan = kit.ask_recorded(f"plan-{name}", "planning", _plan, str(kit.compiled(name)), kit.units)
     free = ("const", "cast")
     on = [d for _, kind, d in plan if kind not in free and not kind.startswith("constexpr_")]
     devices = sorted({*on} - {""})
@@ -107,8 +106,7 @@ def test_error(kit: Kit, question: str, found: Found) -> None:
         for file in path.glob("*.mil"):
             file.write_text("program(1.0)\n{\n")
     arguments = (function, str(path), kit.units, *inputs)
-    error = kit.ask_recorded(f"error-{question}", question, _error_of, *arguments)
-    if error is None:
+    if (error := kit.ask_recorded(f"error-{question}", question, _error_of, *arguments)) is None:
         pytest.skip("it raises no error")
     sentence = explain(error)
     found(f"{type(error).__name__}: {sentence}")

@@ -134,8 +134,7 @@ def number(value: Any) -> float | None:
 
 def measure(value: Any) -> float:
     """A finite number above 0 of a document, which an axis has a place for; else `ValueError`."""
-    found = number(value)
-    if found is None or not 0 < found < math.inf:
+    if (found := number(value)) is None or not 0 < found < math.inf:
         raise ValueError(f"{value!r} is no finite number above 0")
     return found
 
@@ -155,9 +154,7 @@ def rows_of(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def edge(value: float) -> str:
     """The word for a number that no axis has; empty for one that is finite."""
-    if math.isfinite(value):
-        return ""
-    return "NaN" if math.isnan(value) else "infinite"
+    return "" if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
 
 
 def off_scale(names: Sequence[str]) -> str:
@@ -290,11 +287,10 @@ def history(
     if limit is not None:
         told += f" The policy asks for at {'least' if good == 'above' else 'most'} "
         told += f"{limit_of(limit, unit)}."
-    odd = [name for name, _, value in series if not math.isfinite(value)]
     return Picture(
         title,
         "history",
-        told + off_scale(odd),
+        told + off_scale([name for name, _, value in series if not math.isfinite(value)]),
         table,
         {
             "rows": rows,
@@ -316,8 +312,7 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
         Column("candidate"), Column("size", "bytes"), Column("KL", "nats", limit, "below"),
         Column("cosine"), Column("top-1", "%"), Column("verdict"), Column("settings"),
     )  # fmt: skip
-    candidates = sorted(_candidates(document), key=lambda row: row[1])
-    if not candidates:
+    if not (candidates := sorted(_candidates(document), key=lambda row: row[1])):
         return None
     table = Table("candidates, the smallest first", columns, tuple(candidates), "candidates")
     passed = [row for row in candidates if row[5] != "failed"]
