@@ -69,9 +69,8 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
     if not isinstance(document, dict) or document.get("command") not in DOCUMENTS:
         raise ReportError(f"{other} and a report can draw; those are {', '.join(DOCUMENTS)}.")
     if (model := document.get("model")) is not None and model not in models:
-        raise ReportError(
-            f"{path} is of model {model}, and the run is of {', '.join(sorted(models))}."
-        )
+        known = ", ".join(sorted(models))
+        raise ReportError(f"{path} is of model {model}, and the run is of {known}.")
     try:
         for picture in pictures_of(Run("", (), documents=(document,))):
             spec(picture)

@@ -68,8 +68,7 @@ def _counted(summary: Summary) -> Iterator[str]:
         yield f"GPU {summary.devices.get('GPU', 0)}"
         yield f"CPU {summary.devices.get('CPU', 0)}"
     if summary.compile_time:
-        total = sum(summary.compile_time.values())
-        yield f"{total} compile-time ({_counts(summary.compile_time)})"
+        yield f"{sum(summary.compile_time.values())} compile-time ({_counts(summary.compile_time)})"
     if summary.added:
         yield f"added by the compiler {_counts(summary.added)}"
     others = {
@@ -206,8 +205,7 @@ def _reasons(prediction: Prediction) -> Iterator[str]:
     elif groups:
         yield "off the ANE:"
     yield from _groups(groups, prediction.operations)
-    undecided = undecided_groups(prediction)
-    if undecided and prediction.total_ms is not None:
+    if (undecided := undecided_groups(prediction)) and prediction.total_ms is not None:
         yield "undecided, as another unit costs nearly the same:"
         yield from _groups(undecided, prediction.operations)
 

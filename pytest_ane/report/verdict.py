@@ -29,8 +29,7 @@ def row(verdict: Verdict) -> str:
     warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
     limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
-    answer = verdict.figure("answer")
-    if answer is not None and answer not in shown:
+    if (answer := verdict.figure("answer")) is not None and answer not in shown:
         shown.append(answer)
         parts.append(figure_text(answer))
     if verdict.status == "passed" and limited:

@@ -18,19 +18,8 @@ from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.answers import Answer, answers
 from pytest_ane.report.charts.run import pictures_of, svg
-from pytest_ane.report.html.subjects import (
-    Judged,
-    Subject,
-    before,
-    changes_of,
-    gates,
-    grid,
-    prompts,
-    reds,
-    strip,
-    subjects,
-    turns_of,
-)
+from pytest_ane.report.html import subjects as shown
+from pytest_ane.report.html.subjects import Judged, Subject, grid
 from pytest_ane.report.run import Run
 from pytest_ane.report.table import amount, figure_text, limit_of
 
@@ -44,7 +33,7 @@ def page(run: Run) -> str:
 
     It holds one script, the page's own, whose digest is in its policy: no other one runs.
     """
-    found, notes = subjects(run), list[str]()
+    found, notes = shown.subjects(run), list[str]()
     try:
         charts = [(each, Markup(svg(each)), grid(each.table)) for each in pictures_of(run)]
     except ReportError as error:
@@ -55,14 +44,14 @@ def page(run: Run) -> str:
         run=run,
         facts=run.facts,
         headline=_headline(run),
-        red=reds(found),
+        red=shown.reds(found),
         answers=[*answers(run.rows), *_since(run)],
         grave=any(row.red for row in run.rows) or bool(run.facts.stopped),
         subjects=found,
-        gates=gates(found),
-        changes=changes_of(run, found),
+        gates=shown.gates(found),
+        changes=shown.changes_of(run, found),
         stacks=[
-            (s, prompts(s.records("positions")), (table := s.table("texts")) and grid(table))
+            (s, shown.prompts(s.records("positions")), (table := s.table("texts")) and grid(table))
             for s in models
         ],
         charts=charts,
@@ -79,7 +68,7 @@ def page(run: Run) -> str:
 def _since(run: Run) -> Iterator[Answer]:
     """What the run before this was, if one is known."""
     if run.earlier is not None:
-        turned = sum(then.label != now.label for then, now in turns_of(run))
+        turned = sum(then.label != now.label for then, now in shown.turns_of(run))
         says = f"{counted(turned, 'verdict')} turned since {run.earlier.label}"
         yield Answer("Since when?", "", says if run.before else f"{run.earlier.label} was before")
 
@@ -107,7 +96,7 @@ def _packed(run: Run, found: Sequence[Subject]) -> Markup:
             subject=subject,
             command=run.command(subject.name) if subject.worst.row.gate else "",
             sections=[(one, _section(run, one)) for one in subject.judged],
-            ops=strip(subject),
+            ops=shown.strip(subject),
         )
         packed[subject.name] = base64.b64encode(gzip.compress(html.encode(), 9, mtime=0)).decode()
     text = json.dumps(packed, separators=(",", ":"))
@@ -117,7 +106,7 @@ def _packed(run: Run, found: Sequence[Subject]) -> Markup:
 def _section(run: Run, one: Judged) -> dict[str, Any]:
     if (verdict := one.verdict) is None:
         return {"verdict": None, "command": ""}
-    then = before(run.earlier, one)
+    then = shown.before(run.earlier, one)
     limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,

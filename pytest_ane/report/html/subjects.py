@@ -114,9 +114,8 @@ class Subject:
 
     def of(self, gate: str, part: str = "") -> Judged | None:
         """What one gate, or one test of several of a gate, says; the worst if it is repeated."""
-        return next(
-            (one for one in self.judged if (one.row.gate, one.row.part) == (gate, part)), None
-        )
+        asked = (one for one in self.judged if (one.row.gate, one.row.part) == (gate, part))
+        return next(asked, None)
 
     def table(self, name: str) -> Table | None:
         """A table of whichever gate has it."""
