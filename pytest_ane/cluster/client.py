@@ -128,8 +128,7 @@ class Cluster:
         self._facts(shard)
         if (data := self._assigned.works[test.subject].answers.pop(test, None)) is None:
             return self._checked(self._told(shard, str(test), tasks.measure, test))
-        answer = tasks.unpickled(data)
-        if isinstance(answer, AneError):
+        if isinstance(answer := tasks.unpickled(data), AneError):
             raise answer
         return self._checked(answer)
 
@@ -243,8 +242,7 @@ class Cluster:
     def _submitted(self, question: _Question, worker: Worker, works: Mapping[str, Work]) -> _Task:
         task = tasks.measure if question.system is None else tasks.measure_on_device
         built = [work.built for work in works.values()]
-        future = self._workers.submit(task, question.test, *built, at=[worker])
-        return _Task(worker, works, future)
+        return _Task(worker, works, self._workers.submit(task, question.test, *built, at=[worker]))
 
     def _built(self, subject: str) -> dict[str, Work]:
         shards = self._of(subject)
@@ -356,8 +354,7 @@ class Cluster:
                     self._workers.require_scheduler()
                     raise _LostError from None
             elif future.status == "error":
-                error = future.exception()
-                if isinstance(error, KilledWorker):
+                if isinstance(error := future.exception(), KilledWorker):
                     raise _LostError
                 if isinstance(error, AneError):
                     raise error

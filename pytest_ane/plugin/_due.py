@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from pytest_ane.plugin._workspace import Workspace
 
 KEY = pytest.StashKey["Due"]()
-_NOT_RUN = {
-    "collectonly": "--collect-only",
-    "setupplan": "--setup-plan",
-    "setuponly": "--setup-only",
-}
+_DRY = {"collectonly": "--collect-only", "setupplan": "--setup-plan", "setuponly": "--setup-only"}
 """Options that run no test, by their names in pytest's namespace."""
 _OPTIONS = {
     "lf": "--lf",
@@ -53,13 +49,13 @@ def watch(config: pytest.Config, space: Workspace) -> None:
     """Compare due and judged at the end; `UsageError` where `addopts` asks for a run of no test."""
     # What the person typed, without `addopts` of files and of the environment.
     line = config._parser.parse_known_args([*map(str, config.invocation_params.args)])
-    for name, option in _NOT_RUN.items():
+    for name, option in _DRY.items():
         if getattr(config.option, name) and not getattr(line, name):
             raise pytest.UsageError(
                 f"{option} stands in addopts, so no selected shard would be judged; give it on the "
                 "command line, or take it out."
             )
-    if not is_worker(config) and not any(getattr(line, name) for name in _NOT_RUN):
+    if not is_worker(config) and not any(getattr(line, name) for name in _DRY):
         config.stash[KEY] = due = Due(config, space, line)
         config.pluginmanager.register(due, "ane-due")
 

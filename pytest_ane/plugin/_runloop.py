@@ -53,7 +53,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a comparison with nothing, before anything is built."""
     with usage_errors():
         _bench.require_baseline(session)
 
@@ -69,7 +68,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of xdist which run it belongs to."""
     node.workerinput[ID] = run_id(node.config)
 
 

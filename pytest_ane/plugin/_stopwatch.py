@@ -273,8 +273,7 @@ class BenchReport:
         except (PerformanceRegression, pytest.UsageError) as error:
             result, self._regressed = None, True
             terminalreporter.write_line(printable(f"pytest-benchmark: {error}"), red=True)
-        judged = workspace.of(self._config).speeds
-        if judged and self._config.get_verbosity() >= -1:
+        if (judged := workspace.of(self._config).speeds) and self._config.get_verbosity() >= -1:
             everything = self._config.get_verbosity() > 0
             terminalreporter.write_sep("=", "ane throughput")
             for line in lines(judged, everything=everything):

@@ -13,9 +13,7 @@ from pytest_ane.backends.coreml import without_ane
 from pytest_ane.make.shared_store import without_credentials
 from pytest_ane.mlprogram.arithmetic import ARITHMETICS, label
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import _canary as canary
-from pytest_ane.plugin import _due as due
-from pytest_ane.plugin import _workspace as workspace
+from pytest_ane.plugin import _canary, _due, _workspace
 from pytest_ane.plugin._options import report_files
 from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
@@ -25,8 +23,6 @@ from pytest_ane.report.terminal import Note, note_lines, table
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from pytest_ane.plugin._workspace import Workspace
-
 
 _COLORS = dict.fromkeys(("error", "failed", "not run"), "red")
 _COLORS |= dict.fromkeys(("unproven", "warned"), "yellow")
@@ -34,7 +30,7 @@ _COLORS |= dict.fromkeys(("unproven", "warned"), "yellow")
 
 def header_line(config: pytest.Config) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts of a run."""
-    space, canaries = workspace.of(config), canary.of(config)
+    space, canaries = _workspace.of(config), _canary.of(config)
     shards, device = space.shards, space.machine
     parts = [
         space.selection,
@@ -68,7 +64,7 @@ def header_line(config: pytest.Config) -> str:
     return printable("ane: " + " · ".join(parts), LONGEST)
 
 
-def _placement(space: Workspace) -> str:
+def _placement(space: _workspace.Workspace) -> str:
     required = [shard.policy.requires_evidence("placement") for shard in space.shards]
     store = space.evidence
     if required and all(required):
@@ -81,13 +77,13 @@ def _placement(space: Workspace) -> str:
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
     rows = [row for row in map(row_of, reports) if row]
-    sentence = config.stash[due.KEY].sentence() if due.KEY in config.stash else ""
+    sentence = config.stash[_due.KEY].sentence() if _due.KEY in config.stash else ""
     if not rows or config.get_verbosity() < -1:
         if sentence:
             reporter.write_line(f"ane: {sentence}")
         return
     reporter.write_sep("=", "ane gates")
-    width, space = terminal_width(config), workspace.of(config)
+    width, space = terminal_width(config), _workspace.of(config)
     said = [(r, name, str(value)) for r in reports for name, value in r.user_properties]
     for note in dict.fromkeys(value for _, name, value in said if name == "ane.note"):
         reporter.write_line(printable(f"note: {note}", LONGEST))

@@ -19,8 +19,7 @@ from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.policy import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import _workspace as workspace
-from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of
+from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of, workspace_of
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS, note
 from pytest_ane.records.verify import with_origin
@@ -65,8 +64,7 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
 
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven without the required device, failed where a figure breaks a limit."""
-    gate = GATES.get(verdict.gate)
-    if gate is None and verdict.status == "passed":
+    if (gate := GATES.get(verdict.gate)) is None and verdict.status == "passed":
         beyond = tuple(
             Finding("failed", figure_text(figure), figure=figure.name)
             for figure in verdict.figures
@@ -195,7 +193,7 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     """Record an unproven verdict; fail the test unless the policy allows it."""
     reason, _, remedy = str(error).partition("; ")
     verdict = nothing(gate_of(item), subject_of(item), reason, remedy)
-    VerdictRecorder(item, workspace.of(item.config))(verdict)
+    VerdictRecorder(item, workspace_of(item.config))(verdict)
 
 
 def terminal_width(config: pytest.Config) -> int | None:

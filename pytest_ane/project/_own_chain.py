@@ -387,8 +387,7 @@ class OpenChain(OpenModel):
 
     @cached_property
     def _answers(self) -> OwnReference | GoldenLogits | None:
-        reference = self.model.reference
-        if isinstance(reference, Path):
+        if isinstance(reference := self.model.reference, Path):
             return GoldenLogits(reference)
         return OwnReference(self.model) if ":" in reference else None
 

@@ -131,8 +131,7 @@ class PackageLayout:
     def widths(self, known: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         """Channels of the streams after it, by the outputs that it gives them."""
         for (_, stream, mode), count in zip(self.outputs, self.branches, strict=True):
-            before = known.get(stream)
-            if before is not None and mode == "add" and before != count:
+            if (before := known.get(stream)) is not None and mode == "add" and before != count:
                 raise ExecutionError(
                     f"{self._chain.shard}: {count} channels are added to the stream {stream!r}, "
                     f"which has {before}; let them be of one width."
@@ -329,8 +328,7 @@ def _shaped(feature: Feature, function: Function) -> Feature:
     if feature.shape:
         return feature
     types = {out.name: out.type for operation in function.walk() for out in operation.outputs}
-    kind = types.get(feature.name)
-    if not isinstance(kind, TensorType):
+    if not isinstance(kind := types.get(feature.name), TensorType):
         return feature
     ranges = tuple((1, None) if n is None else (n, n) for n in kind.shape)
     return replace(feature, shape=tuple(n or 1 for n in kind.shape), ranges=ranges)

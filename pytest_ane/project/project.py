@@ -479,8 +479,7 @@ def package_of(named: Path, manifest: Path | None, cache: Path | None) -> tuple[
     if named.suffix in SUFFIXES or not known:
         return named, None
     project = read_project(manifest, cache, backend_name="cpu")
-    shards = select(project.manifest, str(named), "the package")
-    if len(shards) > 1:
+    if len(shards := select(project.manifest, str(named), "the package")) > 1:
         first = shards[0].qualified
         raise ManifestError(f"{named} names {len(shards)} shards; name one, such as {first}.")
     with project.use():

@@ -349,8 +349,7 @@ def _check(top: Any) -> None:
             _check_plain("a name", "\n".join(one))
             waiting += [(name, x, depth + 1) for name, x in one.items() if type(x) is not float]
         elif isinstance(one, list):
-            kinds = set(map(type, one))
-            if kinds == {int}:
+            if (kinds := set(map(type, one))) == {int}:
                 _check_plain(key, max(one, key=abs))
             elif kinds != {float}:
                 waiting += [(key, inner, depth + 1) for inner in one]

@@ -170,8 +170,7 @@ def read_run(path: Path) -> RunFile:
         try:
             if ended:
                 raise EvidenceError("follows the end")
-            data = parse(line)
-            if isinstance(data, dict) and "end" in data:
+            if isinstance(data := parse(line), dict) and "end" in data:
                 facts, ended = _ended(facts, data, len(records), before.hexdigest()), True
             else:
                 records.append(Record.from_data(data))
@@ -186,8 +185,7 @@ CUT_OFF = "the run was cut off"
 
 def facts_of(line: bytes) -> Facts:
     """The facts in the first line of a run; `EvidenceError` of another line."""
-    data = parse(line)
-    if not isinstance(data, dict) or "run" not in data:
+    if not isinstance(data := parse(line), dict) or "run" not in data:
         raise EvidenceError("it has no first line of a run")
     if type(data.get("format")) is not int or data["format"] != FORMAT:
         raise EvidenceError(f"it has not format {FORMAT}")

@@ -105,8 +105,7 @@ def change_points(values: NDArray[np.float64]) -> list[int]:
 
 def _noise(values: NDArray[np.float64]) -> float:
     """Standard deviation of the noise, a step or two left out; 0 where most runs are equal."""
-    finite = values[np.isfinite(values)]
-    if len(finite) < 2 * LEAST:
+    if len(finite := values[np.isfinite(values)]) < 2 * LEAST:
         return 0.0
     return float(np.median(np.abs(np.diff(finite)))) * _NEIGHBOURS
 

@@ -156,8 +156,7 @@ class Kit:
 
     def compiled(self, name: str) -> Path:
         """The same, compiled; made unless it is there."""
-        path = self.work / f"{name}.mlmodelc"
-        if not path.is_dir():
+        if not (path := self.work / f"{name}.mlmodelc").is_dir():
             with replacing_folder(path) as new:
                 compile_package(self.package(name), new, self.machine, self.device)
         return path
@@ -306,8 +305,7 @@ PIXELS = (1, 3, 8, 8)
 
 def package(name: str, folder: Path) -> Path:
     """An `.mlpackage` of `PACKAGES` in a folder, made unless it is there."""
-    path = folder / f"{name}.mlpackage"
-    if not path.exists():
+    if not (path := folder / f"{name}.mlpackage").exists():
         import_coremltools()
         with converter_notes(), replacing_folder(path) as new:
             PACKAGES[name](new)

@@ -125,8 +125,7 @@ def test_plan_of_a_package(kit: Kit) -> None:
 def test_model_of_another_build(kit: Kit, found: Found) -> None:
     """A model that another build of macOS compiled is refused with -14."""
     models = kit.folder.parent / "compiled"
-    mine = models / kit.machine.os_build / "conv.mlmodelc"
-    if not mine.exists():
+    if not (mine := models / kit.machine.os_build / "conv.mlmodelc").exists():
         mine.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(mine) as new:
             shutil.copytree(kit.compiled("conv-iOS18"), new)
