@@ -106,11 +106,10 @@ class CpuBackend:
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, system and processor, and a simulated arithmetic."""
-        simulated = {"arithmetic": SIMULATED} if self._arithmetic == "ane" else {}
         return {
             "backend": self.name,
             "pytest-ane": pytest_ane.__version__,
             "numpy": np.__version__,
             "machine": f"{platform.system()} {platform.machine()}",
-            **simulated,
+            **({"arithmetic": SIMULATED} if self._arithmetic == "ane" else {}),
         }

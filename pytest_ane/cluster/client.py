@@ -151,8 +151,7 @@ class Cluster:
 
     def close(self) -> None:
         """Cancel what is not begun, and leave; workers finish what they have begun."""
-        ahead = [task.future for task in self._ahead.values()]
-        self._workers.cancel([*self._assigned.futures, *ahead])
+        self._workers.cancel([*self._assigned.futures, *(t.future for t in self._ahead.values())])
         self._workers.close()
 
     # Of one shard, where it is.

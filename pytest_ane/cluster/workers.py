@@ -177,8 +177,7 @@ class Workers:
         if address in self._left_out:
             return None
         self._left_out[address] = why
-        label = worker.told.label if worker else address
-        self._say(f"the worker on {label} is left out: {why}")
+        self._say(f"the worker on {worker.told.label if worker else address} is left out: {why}")
         return worker
 
     def nobody(self, what: str, name: str) -> str:

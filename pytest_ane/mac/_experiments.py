@@ -214,10 +214,8 @@ def _addends(name: str) -> Iterator[tuple[str, DoubleArray]]:
         numbers = np.zeros(size)  # Twice 60000, and what cancels one of them at the end but one.
         numbers[first], numbers[second], numbers[-2] = 60000, 60000, -60000
         yield f"cancel-{first}-{second}", numbers
-    for i in range(14):
-        yield f"normal-{i}", random.standard_normal(size)
-    for i in range(10):
-        yield f"square-{i}", (random.standard_normal(size) * 2) ** 2
+    yield from ((f"normal-{i}", random.standard_normal(size)) for i in range(14))
+    yield from ((f"square-{i}", (random.standard_normal(size) * 2) ** 2) for i in range(10))
     for i in range(5):
         yield f"wide-{i}", random.standard_normal(size) * 2.0 ** random.integers(-12, 6, size)
 

@@ -136,8 +136,7 @@ def structure(program: Program) -> Any:
 def walk(model: MLModel) -> Iterator[tuple[str, Scope, Operation]]:
     """Every operation with its function and the operations whose blocks it lies in."""
     for name, function in model.program.functions.items():
-        for scope, operation in _walk(function.block, ()):
-            yield name, scope, operation
+        yield from ((name, scope, op) for scope, op in _walk(function.block, ()))
 
 
 def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:

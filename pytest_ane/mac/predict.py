@@ -151,9 +151,8 @@ def _put(native: ModuleType, macos: tuple[int, ...] | None) -> Callable[[], None
 
 
 def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:
-    every = list(sys.modules.items())
-    modules = [m for name, m in every if name.split(".")[0] == "coremltools"]
-    for module in modules:
+    modules = list(sys.modules.items())
+    for module in (m for name, m in modules if name.split(".")[0] == "coremltools"):
         for name, value in new.items():
             if vars(module).get(name, _ABSENT) is old[name]:
                 setattr(module, name, value)

@@ -70,9 +70,8 @@ def add_to(config: pytest.Config) -> None:
         if named or (wanted(config) and is_everything(config)):
             config.stash[_JOINS] = frozenset() if FOLDER in named else named
         return
-    inside = any(folder.is_relative_to(path) for path in _paths(config))
     if wanted(config) and is_everything(config):
-        if not inside:
+        if not any(folder.is_relative_to(path) for path in _paths(config)):
             config.args.append(str(folder))
         missing = (file.name for file in files() if not (folder / file.name).is_file())
         if named := frozenset(f"{FOLDER}/{name}" for name in missing):
@@ -93,8 +92,8 @@ def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:
 def leave_out(report: pytest.CollectReport) -> None:
     """Take away gates that have no question about any selected shard: nobody deselects them."""
     if report.result:
-        unasked = f"[{_NO_QUESTION}]"
-        report.result = [node for node in report.result if not node.name.endswith(unasked)]
+        asked = (node for node in report.result if not node.name.endswith(f"[{_NO_QUESTION}]"))
+        report.result = [*asked]
 
 
 def wake(config: pytest.Config) -> None:

@@ -72,8 +72,8 @@ _FILES = "progress-"
 
 def write_behind(config: pytest.Config, text: str, *, captured: bool) -> None:
     """Write behind what pytest has written on the terminal's current line, and return there."""
-    plugins = config.pluginmanager
-    capture, reporter = map(plugins.getplugin, ("capturemanager", "terminalreporter"))
+    names = "capturemanager", "terminalreporter"
+    capture, reporter = map(config.pluginmanager.getplugin, names)
     if capture is None or reporter is None or config.get_verbosity() < 0:
         return
     # While output is captured, the standard streams lead to a file, never to a terminal.

@@ -290,8 +290,7 @@ def of_report(report: pytest.TestReport | pytest.CollectReport, row: Row) -> Rec
     """The record of a test's report, with the verdict that its row shows."""
     packed = getattr(report, "ane_record", None) if row.gate else None
     known = packed and Record.from_data(json.loads(zlib.decompress(packed)))
-    verdict = {**verdict_data(row), "outcome": report.outcome}
-    return replace(known or of_row(row), verdict=verdict)
+    return replace(known or of_row(row), verdict={**verdict_data(row), "outcome": report.outcome})
 
 
 def of_row(row: Row) -> Record:

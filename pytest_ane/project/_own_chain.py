@@ -156,8 +156,7 @@ class PackageChain:
     @property
     def positions(self) -> int:
         """The longest sequence: the context of states, and one call of what sees its call only."""
-        layouts = self._layouts.values()
-        longest = [layout.most for layout in layouts if layout.sees == "call"]
+        longest = [layout.most for layout in self._layouts.values() if layout.sees == "call"]
         return min([self._model.context, *longest])
 
     @property

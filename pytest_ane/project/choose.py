@@ -75,8 +75,7 @@ class Threshold:
             for name, output in own.outputs.items()
         }
         update = {"min_cosine": self.values[shard.qualified], "outputs": outputs}
-        fidelity = own.model_copy(update=update)
-        policy = shard.policy.model_copy(update={"fidelity": fidelity})
+        policy = shard.policy.model_copy(update={"fidelity": own.model_copy(update=update)})
         return shard.model_copy(update={"policy": policy})
 
 

@@ -213,8 +213,7 @@ class Project:
         if name not in self._models:
             model = self.manifest.model_of(name)
             own: type[Opened] = OpenBuilder if model.builder else OpenModel
-            opened = OpenChain(model, self.cache) if model.chain else own(model, self.cache)
-            self._models[name] = opened
+            opened = self._models[name] = (OpenChain if model.chain else own)(model, self.cache)
             if name in self.identities:
                 opened.identity = self.identities[name]
         return self._models[name]

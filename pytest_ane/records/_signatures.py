@@ -68,8 +68,7 @@ def signs(payload: bytes, record: bytes) -> bool:
 
 def record_of(payload: bytes) -> bytes:
     """The predicate of a statement of a record, as JSON; `EvidenceError` where it is none."""
-    top = parse(payload)
-    if not isinstance(top, dict) or top.get("predicateType") != PREDICATE_TYPE:
+    if not isinstance(top := parse(payload), dict) or top.get("predicateType") != PREDICATE_TYPE:
         raise EvidenceError(f"signs no statement of the predicateType {PREDICATE_TYPE}")
     return json.dumps(top.get("predicate")).encode()
 
@@ -125,8 +124,7 @@ def _envelope(top: Any) -> Envelope:
         raise EvidenceError("it is neither a DSSE envelope nor a sigstore bundle with one")
     if envelope.get("payloadType") != PAYLOAD_TYPE:
         raise EvidenceError(f"its payloadType is not {PAYLOAD_TYPE}")
-    signatures = envelope.get("signatures")
-    if not isinstance(signatures, list) or not signatures:
+    if not isinstance(signatures := envelope.get("signatures"), list) or not signatures:
         raise EvidenceError("it has no signatures")
     if len(signatures) > MOST_SIGNATURES:
         raise EvidenceError(f"it has {len(signatures):,} signatures, more than {MOST_SIGNATURES}")

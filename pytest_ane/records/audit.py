@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import random
 import subprocess
 import tarfile
@@ -230,8 +231,7 @@ class Auditor:
         ]  # fmt: skip
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._run.facts.commit.encode()).hexdigest()
-        count = min(len(costly), int(share) + (share % 1 > 0))
-        return random.Random(seed).sample(costly, count)
+        return random.Random(seed).sample(costly, min(len(costly), math.ceil(share)))
 
     def _subject(self, name: str) -> Subject:
         return self._manifest.shard(name) if ":" in name else self._manifest.model_of(name)

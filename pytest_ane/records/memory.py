@@ -128,8 +128,7 @@ class Line:
     @property
     def where(self) -> tuple[str, ...]:
         """What makes a series: of figures of a device or a clock, the machine as well."""
-        backend = self.facts["backend"]
-        if backend in ("", "cpu") and self.record.gate not in TIMED:
+        if (backend := self.facts["backend"]) in ("", "cpu") and self.record.gate not in TIMED:
             return (backend,)
         return (backend, *(self.facts[name] for name in ("machine", "chip", "os", "compute_units")))
 

@@ -196,8 +196,7 @@ def _ended(facts: Facts, data: Mapping[str, Any], count: int, digest: str) -> Fa
     end = data["end"]
     if not isinstance(end, dict) or data.get("sha256") != digest or end.get("records") != count:
         raise EvidenceError("does not fit the lines before: one was edited, added or taken out")
-    known = {name: end.get(name) for name in _ENDS}
-    return _facts({**asdict(facts), **known}, "end")
+    return _facts({**asdict(facts), **{name: end.get(name) for name in _ENDS}}, "end")
 
 
 def _facts(data: Any, where: str) -> Facts:

@@ -195,8 +195,7 @@ def time_in_words(time: timedelta) -> str:
 def judge(record: Record, subject: Subject) -> Verdict:
     """The verdict on a verified record of this shard, or of this model; it names its origin."""
     gate = GATES[record.gate]
-    verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
-    return with_origin(verdict, record)
+    return with_origin(gate.judge(record.measurement, gate.policy(subject.policy), subject), record)
 
 
 def with_origin(verdict: Verdict, record: Record) -> Verdict:

@@ -229,7 +229,6 @@ class CoreMLBackend:
     def provenance(self) -> dict[str, str]:
         """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
         machine = self.machine
-        replaced = {"native": "replaced by pytest-ane, not Core ML"} if is_replaced() else {}
         return {
             "backend": self.name,
             "chip": machine.chip,
@@ -242,7 +241,7 @@ class CoreMLBackend:
             "pytest-ane": pytest_ane.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
-            **replaced,
+            **({"native": "replaced by pytest-ane, not Core ML"} if is_replaced() else {}),
         }
 
     @cached_property

@@ -170,8 +170,7 @@ class _State:
         self._call("writing a state", _write_state, self._state, name, value)
 
     def _call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        child = self._state.child
-        if child.is_dead:
+        if (child := self._state.child).is_dead:
             raise ExecutionError(
                 f"{self._subject}: its states were lost when Core ML's process ended; start the "
                 "sequence again."

@@ -56,8 +56,7 @@ def test_translated_python(kit: Kit, found: Found) -> None:
 
 def test_no_window_for_tools(found: Found) -> None:
     """`xcode-select -p` fails without a window where there are no tools."""
-    printed = _printed_by("xcode-select", "-p")
-    if printed.returncode == 0:
+    if (printed := _printed_by("xcode-select", "-p")).returncode == 0:
         pytest.skip("there are tools, so no window could open")
     found(f"exit code {printed.returncode}: {printed.stderr.strip()}")
     assert printed.stderr.strip(), "Then a machine without tools needs another question."
@@ -67,8 +66,7 @@ def test_compiler_version(kit: Kit, found: Found) -> None:
     """The first dotted number that `xcrun coremlcompiler version` prints is its version."""
     if _printed_by("xcode-select", "-p").returncode:
         pytest.skip("not asked: without tools it opens a window")
-    printed = _printed_by("xcrun", "coremlcompiler", "version")
-    if printed.returncode:
+    if (printed := _printed_by("xcrun", "coremlcompiler", "version")).returncode:
         pytest.skip(printed.stderr.strip() or "xcrun has none")
     found(f"prints {printed.stdout.strip()!r}")
     assert kit.machine.has_xcode, "Then compiled models of two compilers share one cache entry."

@@ -106,7 +106,6 @@ def _packed(run: Run, found: Sequence[Subject]) -> Markup:
 def _section(run: Run, one: Judged) -> dict[str, Any]:
     if (verdict := one.verdict) is None:
         return {"verdict": None, "command": ""}
-    then = shown.before(run.earlier, one)
     limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,
@@ -114,7 +113,7 @@ def _section(run: Run, one: Judged) -> dict[str, Any]:
         "findings": sorted(verdict.findings, key=lambda finding: finding.kind != CAUSE),
         "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
         "others": [figure for figure in verdict.figures if figure.limit is None],
-        "before": then,
+        "before": shown.before(run.earlier, one),
         "tables": [grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
     }
 
@@ -175,8 +174,7 @@ def _text(name: str) -> str:
 
 
 def _where(finding: Finding) -> str:
-    where = finding.where
-    if where.name in finding.reason:
+    if (where := finding.where).name in finding.reason:
         return ""
     at = f" at position {where.position}" if where.position is not None else ""
     return f"{where.noun} {where.name}{at}" if where.noun else at.strip()
