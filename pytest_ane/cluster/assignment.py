@@ -238,11 +238,12 @@ class Assignment:
         """Begin with first shards, and with others of models whose canaries have passed."""
         begun = self.works.keys() | self._given_up.keys() | self._taken
         for name in self._plan.asked:
+            shard = self._shards[name]
+            if name in begun or not (name in self._plan.first or shard.model in self._released):
+                continue
             if not any(self.busy(w) < AT_ONCE for w in self._workers if w.told.builds):
                 return
-            shard = self._shards[name]
-            may_begin = name in self._plan.first or shard.model in self._released
-            if name not in begun and may_begin and (worker := self._free(shard)) is not None:
+            if (worker := self._free(shard)) is not None:
                 self._assign(shard, worker)
 
 

@@ -121,8 +121,7 @@ def _gates(kit: Kit, units: str, *more: str) -> GateRun:
     said = (done.stdout + done.stderr)[-300:]
     lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [said]
     recorded = [path.name for path in sorted(evidence.rglob("*.json"))]
-    seconds = perf_counter() - started
-    return GateRun(known, recorded, f"{' | '.join(lines)} ({seconds:.1f} s)")
+    return GateRun(known, recorded, f"{' | '.join(lines)} ({perf_counter() - started:.1f} s)")
 
 
 @pytest.fixture(scope="module")
