@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.pairing import Restorer
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools.blame import describe
-from pytest_ane.tools.blame.weights import candidates, find_remedy
+from pytest_ane.tools.blame.analysis import candidates, find_remedy
 from tests.gates.fidelity import blocks
 from tests.mlprogram.packages import Program
 

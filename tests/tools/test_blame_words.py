@@ -12,8 +12,7 @@ from pytest_ane.gates.verdict import Finding, Where
 from pytest_ane.manifest import Linear, Palettize, Uncompressed, load
 from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools.blame import CAUSE, cause, describe, lines, override, tables
-from pytest_ane.tools.blame.analysis import Blame, Culprit, Suspect
-from pytest_ane.tools.blame.weights import Remedy
+from pytest_ane.tools.blame.analysis import Blame, Culprit, Remedy, Suspect
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)

@@ -33,8 +33,7 @@ from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import table
-from pytest_ane.tools.blame.analysis import WORST, Blame, blame
-from pytest_ane.tools.blame.weights import Remedy
+from pytest_ane.tools.blame.analysis import WORST, Blame, Remedy, blame
 
 EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
 _RUN_BY = "run by the CPU executor"
