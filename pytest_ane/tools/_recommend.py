@@ -13,14 +13,14 @@ from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane import make
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend, CpuBackend
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.cli.output import tell
 from pytest_ane.gates import compression
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
@@ -33,7 +33,7 @@ from pytest_ane.make.shard import BUILD_VERSION
 from pytest_ane.manifest import Compression, Linear, Model, Palettize, Settings, Shard, Uncompressed
 from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import BuildError, CacheError, ManifestError
 from pytest_ane.mlprogram.groups import grouped
@@ -59,24 +59,14 @@ from pytest_ane.tools.bisect import StackRunner
 from pytest_ane.tools.compress import read_table
 
 Menu: TypeAlias = Mapping[str, Settings]
-
-
-def _kmeans(nbits: int, group: int) -> Palettize:
-    return Palettize.model_validate(
-        {"nbits": nbits, "granularity": "per_grouped_channel", "group_size": group}
-    )
-
-
-DEFAULT: Menu = MappingProxyType(
-    {
-        "4-bit k-means g16": _kmeans(4, 16),
-        "4-bit k-means g4": _kmeans(4, 4),
-        "6-bit k-means g16": _kmeans(6, 16),
-        "6-bit k-means g4": _kmeans(6, 4),
-        "int8 per channel": Linear(),
-        "8-bit k-means g16": _kmeans(8, 16),
-    }
-)
+DEFAULT: Menu = {
+    "4-bit k-means g16": Palettize(nbits=4, group_size=16),
+    "4-bit k-means g4": Palettize(nbits=4, group_size=4),
+    "6-bit k-means g16": Palettize(nbits=6, group_size=16),
+    "6-bit k-means g4": Palettize(nbits=6, group_size=4),
+    "int8 per channel": Linear(),
+    "8-bit k-means g16": Palettize(nbits=8, group_size=16),
+}
 """What is tried unless `--menu` says otherwise."""
 _MENU: TypeAdapter[dict[str, Settings]] = TypeAdapter(dict[str, Compression])
 
@@ -126,42 +116,33 @@ def check_searchable(model: Model) -> None:
                 )
 
 
-class LoadedBackend:
-    """A backend in which the runners of some artifacts stay loaded: stacks share most shards."""
+class LoadedBackend(CpuBackend):
+    """The CPU executor with the runners of some artifacts kept: stacks share most shards."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.name, self.on_device = backend.name, backend.on_device
-        self.provenance = backend.provenance
-        self._backend = backend
+    def __init__(self, arithmetic: Arithmetic = "typed") -> None:
+        super().__init__(arithmetic=arithmetic)
         self._kept: frozenset[Path] = frozenset()
-        self._runners: dict[tuple[Path, str | None], Runner] = {}
+        self._loaded: dict[tuple[Path, str | None], CpuRunner] = {}
 
     def keep(self, artifacts: Iterable[Path]) -> None:
         """Let the runners of these artifacts stay from now on; all others are dropped."""
         self._kept = frozenset(artifacts)
-        self._runners = {key: run for key, run in self._runners.items() if key[0] in self._kept}
+        self._loaded = {key: run for key, run in self._loaded.items() if key[0] in self._kept}
 
-    def load(self, artifact: Path, function: str | None = None) -> Runner:
+    def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         key = artifact, function
-        runner = self._runners.get(key) or self._backend.load(artifact, function)
+        runner = self._loaded.get(key) or super().load(artifact, function)
         if artifact in self._kept:
-            self._runners[key] = runner
+            self._loaded[key] = runner
         return runner
 
     @cached_property
-    def _simulated(self) -> LoadedBackend | None:
-        backend = self._backend.simulated()
-        return None if backend is None else LoadedBackend(backend)
+    def _simulated(self) -> LoadedBackend:
+        return LoadedBackend("ane")
 
-    def simulated(self) -> LoadedBackend | None:
-        if self._simulated is not None:
-            self._simulated.keep(self._kept)
+    def simulated(self) -> LoadedBackend:
+        self._simulated.keep(self._kept)
         return self._simulated
-
-    @property
-    def rule_shares(self) -> RuleShares:
-        shares: RuleShares = getattr(self._backend, "rule_shares", RuleShares())
-        return shares
 
 
 class Log:
@@ -279,7 +260,6 @@ class ModelEvaluator:
         self,
         opened: OpenModel,
         cache: Cache,
-        backend: Backend,
         menu: Menu,
         log: Log,
         *,
@@ -288,7 +268,7 @@ class ModelEvaluator:
     ) -> None:
         self.measured = 0
         self._opened, self._cache, self._log, self._menu = opened, cache, log, menu
-        self._backend = LoadedBackend(backend)
+        self._backend = LoadedBackend()
         self._shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
         self._begun, self._seconds, self._most = time.monotonic(), minutes * 60, evaluations
         self._units: dict[str, tuple[Unit, ...]] = {}

@@ -312,10 +312,7 @@ def _verify(inventory: _Inventory, options: argparse.Namespace) -> Output:
             'policy.behaviour.require = "device".'
         )
     verdicts = [(inventory.proven(gate, subject), subject) for gate, subject in required]
-    rows = [
-        Row(v.gate, v.subject, v.status, row(v), warned=v.status == "passed" and bool(v.warnings))
-        for v, _ in verdicts
-    ]
+    rows = [_row(verdict) for verdict, _ in verdicts]
     width = (terminal_width() or 10_000) - 1
     yield from (line.text for line in table(rows, width=width, everything=True))
     bad = [(v, subject) for v, subject in verdicts if v.status != "passed"]
@@ -324,6 +321,11 @@ def _verify(inventory: _Inventory, options: argparse.Namespace) -> Output:
     data = {"verdicts": [to_json(verdict) for verdict, _ in verdicts]}
     red = [v for v, subject in bad if v.status == "failed" or subject.policy.unproven == "fail"]
     return Failed(f"{len(red)} of {len(verdicts)} verdicts are red.", data) if red else data
+
+
+def _row(verdict: Verdict, *, allowed: bool = False) -> Row:
+    warned = verdict.status == "passed" and bool(verdict.warnings)
+    return Row(verdict.gate, verdict.subject, verdict.status, row(verdict), warned, allowed)
 
 
 def _compare(inventory: _Inventory, options: argparse.Namespace) -> Output:
@@ -371,17 +373,7 @@ def _verify_run(options: argparse.Namespace) -> Output:
             recorded, base, cache=options.cache, reviewed=options.reviewed, recheck=options.recheck
         )
         audit = auditor.audit()
-    rows = [
-        Row(
-            v.gate,
-            v.subject,
-            v.status,
-            row(v),
-            warned=v.status == "passed" and bool(v.warnings),
-            allowed=auditor.allows(v),
-        )
-        for v in audit.verdicts
-    ]
+    rows = [_row(verdict, allowed=auditor.allows(verdict)) for verdict in audit.verdicts]
     yield from (line.text for line in table(rows, width=terminal_width()))
     yield from (f"changed: {line}" for line in audit.changes)
     yield f"measured again: {', '.join(audit.rechecked) or 'nothing'}"

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Output:
         log = log_of(options.log, opened, project.cache, project.backend)
         yield f"log: {log.file}, {len(log)} measurements in it"
         evaluator = ModelEvaluator(
-            opened, project.cache, project.backend, menu, log,
+            opened, project.cache, menu, log,
             minutes=options.minutes or math.inf, evaluations=options.evaluations or math.inf,
         )  # fmt: skip
         start, limit = time.monotonic(), model.policy.behaviour.max_kl

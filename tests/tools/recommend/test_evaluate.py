@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane.backends import CpuBackend
 from pytest_ane.manifest import Linear, Palettize
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import CacheError, ManifestError
@@ -80,23 +81,15 @@ def test_it_is_the_whole_chain_with_that_step(amount: float) -> None:
 A, B = Path("a"), Path("b")
 
 
-class Backend:
-    name, on_device = "toy", False
+def test_the_runners_that_are_kept_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
 
-    def __init__(self) -> None:
-        self.loaded: list[Path] = []
-
-    def load(self, artifact: Path, function: str | None = None) -> Any:
-        self.loaded.append(artifact)
+    def load(backend: CpuBackend, artifact: Path, function: str | None) -> Any:
+        read.append(artifact)
         return object()
 
-    def provenance(self) -> dict[str, str]:
-        return {"backend": self.name}
-
-
-def test_the_runners_that_are_kept_are_loaded_once() -> None:
-    backend = Backend()
-    loaded = LoadedBackend(backend)
+    monkeypatch.setattr(CpuBackend, "load", load)
+    loaded = LoadedBackend()
     loaded.keep((A, B))
     a, b = loaded.load(A), loaded.load(B)
     assert (loaded.load(A), loaded.load(B)) == (a, b)
@@ -105,8 +98,10 @@ def test_the_runners_that_are_kept_are_loaded_once() -> None:
     assert loaded.load(B) is not b
     loaded.load(B)
     assert loaded.load(A) is a
-    assert backend.loaded == [A, B, B, B]
-    assert loaded.provenance() == {"backend": "toy"}
+    assert read == [A, B, B, B]
+    assert loaded.provenance() == CpuBackend().provenance()
+    assert loaded.simulated() is loaded.simulated()
+    assert loaded.simulated().provenance() == CpuBackend(arithmetic="ane").provenance()
 
 
 @pytest.mark.parametrize(
