@@ -27,15 +27,13 @@ def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     """Each pair of systems, or chips, with what differs; then the files that are not compared."""
     by = comparison.by
     pairs = grouped(((d.old.name, d.new.name), d) for d in comparison.compared)
-    for (old, new), differences in pairs.items():
-        subjects = _subjects(d.subject for d in differences)
-        yield f"{old} -> {new}: {counted(len(differences), 'gate')} of {subjects} compared"
-        if mixed := sorted(
-            {(d.old.machine, d.new.machine) for d in differences if d.is_confounded}
-        ):
+    for (old, new), group in pairs.items():
+        subjects = _subjects(d.subject for d in group)
+        yield f"{old} -> {new}: {counted(len(group), 'gate')} of {subjects} compared"
+        if mixed := sorted({(d.old.machine, d.new.machine) for d in group if d.is_confounded}):
             what = _WORD["chip" if by == "os" else "os"]
             yield f"  the {what} differs too: {' -> '.join(mixed[0])}"
-        made = (_verdicts(differences), _moves(differences), _figures(differences))
+        made = (_verdicts(group), _moves(group), _figures(group))
         for each in (tables := [each for each in made if each.rows]):
             shown = replace(each, rows=each.rows[:_SHOWN])
             yield from (f"  {line}" for line in table(shown, width and width - 2))

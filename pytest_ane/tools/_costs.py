@@ -197,7 +197,20 @@ class _Counter:
             if parameters is None:
                 self._weights.fold(op)
                 continue
-            yield self._count(op, parameters)
+            results = [self._run.shape(out.name) for out in op.outputs]
+            weights, elements = self._weights.take(op)
+            if op.op in _GATHERS and weights:
+                share = min(1.0, sum(map(math.prod, results)) / max(elements, 1))
+                weights, elements = round(weights * share), round(elements * share)
+            yield OpCost(
+                op.name,
+                op.op,
+                macs=macs(op.op, parameters, results[0]) if results else 0,
+                width=results[0][-1] if results and results[0] else 1,
+                weights=weights,
+                elements=elements,
+                states=self._state_bytes(op) if op.op in ("read_state", "write_state") else 0,
+            )
             self._producers.update({out.name: op for out in op.outputs})
 
     def size(self, name: str) -> int:
@@ -206,22 +219,6 @@ class _Counter:
         if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
             return 0
         return -(-math.prod(self._run.shape(name)) * bits(kind.dtype) // 8)
-
-    def _count(self, op: Operation, parameters: Parameters) -> OpCost:
-        results = [self._run.shape(out.name) for out in op.outputs]
-        weights, elements = self._weights.take(op)
-        if op.op in _GATHERS and weights:
-            share = min(1.0, sum(map(math.prod, results)) / max(elements, 1))
-            weights, elements = round(weights * share), round(elements * share)
-        return OpCost(
-            op.name,
-            op.op,
-            macs=macs(op.op, parameters, results[0]) if results else 0,
-            width=results[0][-1] if results and results[0] else 1,
-            weights=weights,
-            elements=elements,
-            states=self._state_bytes(op) if op.op in ("read_state", "write_state") else 0,
-        )
 
     def _state_bytes(self, op: Operation) -> int:
         """Bytes to or from a state, once: all of it, or only the rows of a `slice_update` of it."""
@@ -232,13 +229,14 @@ class _Counter:
         self._touched.add((op.op, state.name))
         kind = self._types[state.name]
         assert isinstance(kind, StateType)
+        whole = _bytes(kind.wrapped)
         data = op.inputs["data"][0] if op.op == "write_state" else None
         source = self._producers.get(data.name) if isinstance(data, Ref) else None
         if source is not None and source.op == "slice_update":
             (update,) = source.inputs["update"]
             if isinstance(update, Ref):
-                return min(_bytes(kind.wrapped), self.size(update.name) or _bytes(kind.wrapped))
-        return _bytes(kind.wrapped)
+                return min(whole, self.size(update.name) or whole)
+        return whole
 
 
 _Leaves = dict[object, tuple[int, int]]

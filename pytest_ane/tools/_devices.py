@@ -90,13 +90,12 @@ def _chip() -> str:
 
 def find_device(name: str, root: Path) -> Device:
     """A published chip in any case, `this machine` as the cache folder has it, or a TOML file."""
-    saved = root / _SAVED
-    if name == THIS_MACHINE and not saved.is_file():
+    file = root / _SAVED if name == THIS_MACHINE else Path(name)
+    if name == THIS_MACHINE and not file.is_file():
         raise ManifestError(
             "--device: this machine has not been measured; run: pytest-ane calibrate --device"
         )
     if name == THIS_MACHINE or name.endswith(".toml"):
-        file = saved if name == THIS_MACHINE else Path(name)
         try:
             return Device(**read_table("--device", file))
         except ValidationError as error:

@@ -24,15 +24,7 @@ import numpy.typing as npt
 from pytest_ane.make.cache import default_root
 from pytest_ane.make.compress import stored_bytes
 from pytest_ane.make.disk import Estimate, temporary_folder, volumes
-from pytest_ane.manifest import (
-    Compression,
-    Palettize,
-    Prompt,
-    Shard,
-    SourceTable,
-    Uncompressed,
-    parse,
-)
+from pytest_ane.manifest import Palettize, Prompt, Shard, SourceTable, Uncompressed, parse
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.manifest.tables import ENCODERS
 from pytest_ane.mlprogram.arrays import Array
@@ -77,7 +69,8 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
         scheme=scheme, prompts=prompts, nbits=NBITS, ranges=", ".join(in_ranges(model.cut.shards)),
     )  # fmt: skip
     # The limits follow from sizes, and these from the compression as the manifest has it.
-    facts = _costs(model.shards, parse(text(limits=()), manifest).models[0].shards, cache)
+    shards = parse(text(limits=()), manifest).models[0].shards
+    facts = _costs(model.shards, shards, cache or default_root())
     limited = text(limits=[*_budgets(model.shards, facts["shards"])])
     parse(limited, manifest)
     judged = (
@@ -217,8 +210,7 @@ def choose_prompts(model: Described) -> Prompts:
 def stack_prompts(vocabulary: int, context: int, texts: bool) -> list[dict[str, Any]]:
     """Prompts of a chain of packages: texts where a tokenizer is at hand, else random ids."""
     if texts:
-        named = [(name, text) for name, form, text in _PROMPTS if form == "text"]
-        return [{"name": name, "text": text} for name, text in named]
+        return [{"name": name, "text": text} for name, form, text in _PROMPTS if form == "text"]
     length, rng = min(_IDS, context - _GREEDY), np.random.default_rng(_SEED)
     rows = rng.integers(0, vocabulary, (-(-MIN_POSITIONS // (length - 1)), length)).tolist()
     return [{"name": f"ids{i}", "ids": row} for i, row in enumerate(rows)]
@@ -541,25 +533,20 @@ class Size:
         return f"{bytes_text(self.fp16)} in fp16, {bytes_text(self.compressed)} compressed"
 
 
-def _size(shard: ShardShapes, compression: Compression) -> Size:
+def _size(shard: ShardShapes, asked: Shard) -> Size:
     text = _HEAD if shard.kind == "head" else _BLOCK
     compressed = 0
     for weight in shard.weights:
         text += _ALIGNED + (_NORM if "norm" in weight.name else _MAP)
-        settings = compression.for_weight(weight.name, ("conv",))
+        settings = asked.requested.for_weight(weight.name, ("conv",))
         small = isinstance(settings, Palettize) and weight.elements <= settings.weight_threshold
         plain = small or len(weight.shape) < 2
         compressed += stored_bytes(weight.shape, Uncompressed() if plain else settings)
     return Size(2 * shard.elements + text, compressed + text)
 
 
-def _costs(
-    shapes: Sequence[ShardShapes], shards: Sequence[Shard], cache: Path | None
-) -> dict[str, Any]:
-    cache = cache or default_root()
-    sizes = {
-        shape.id: _size(shape, shard.requested) for shape, shard in zip(shapes, shards, strict=True)
-    }
+def _costs(shapes: Sequence[ShardShapes], shards: Sequence[Shard], cache: Path) -> dict[str, Any]:
+    sizes = {s.id: _size(s, asked) for s, asked in zip(shapes, shards, strict=True)}
     total = sum(size.compressed for size in sizes.values())
     largest = max(size.fp16 + size.compressed for size in sizes.values())
     folder = next(path for path in (cache, *cache.parents) if path.is_dir())

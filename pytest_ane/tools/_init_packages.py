@@ -224,11 +224,9 @@ def _form(feature: Feature) -> str:
     return text
 
 
-def _ids(
-    package: Path, entries: Sequence[MLModel | Pipeline]
-) -> Iterator[tuple[str, Domain, bool]]:
+def _ids(package: Path, models: Sequence[MLModel | Pipeline]) -> Iterator[tuple[str, Domain, bool]]:
     seen: set[str] = set()
-    for each in entries:
+    for each in models:
         function = each.function or None if isinstance(each, MLModel) else None
         found = domains(each.inputs, {}, package, function=function)
         for feature in each.inputs:

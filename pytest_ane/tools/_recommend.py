@@ -303,8 +303,7 @@ class ModelEvaluator:
             keys = setting_keys(setting) | {"keep": keep}
             artifact = self._build(id, type(setting).model_validate(keys))
             if next(self._verdicts(shard, artifact)).status == "passed":
-                program = read_model(artifact.path)
-                built[name] = compression.measure(shard, artifact, program)
+                built[name] = compression.measure(shard, artifact, read_model(artifact.path))
         if not built:
             raise BuildError(
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
@@ -443,13 +442,10 @@ class ModelEvaluator:
         artifacts = [(s, self._build(id, asked[id])) for id, s in self._shards.items()]
         self._backend.keep(artifact.path for _, artifact in artifacts)
 
-        def judged(
-            arithmetic: Arithmetic, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
-        ) -> Verdict:
-            stack = Stack(self._opened, artifacts, self._backend, arithmetic)
+        def judge(stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy) -> Verdict:
             measurement = measure(
                 stack.chain, golden, stack.states, stack.decode, stack.provenance,
-                stack.typed if arithmetic == "ane" else None, lambda: stack.rules,
+                stack.typed if stack.arithmetic == "ane" else None, lambda: stack.rules,
             )  # fmt: skip
             return BEHAVIOUR.judge(measurement, policy, model)
 
@@ -458,7 +454,8 @@ class ModelEvaluator:
         quick = model.policy.behaviour.model_copy(update={"min_greedy": 0})
         verdicts: list[Verdict] = []
         for golden, policy in ((short, quick), (self._opened.golden, model.policy.behaviour)):
-            verdicts = [judged(arithmetic, golden, policy) for arithmetic in model.arithmetic]
+            stacks = [Stack(self._opened, artifacts, self._backend, a) for a in model.arithmetic]
+            verdicts = [judge(stack, golden, policy) for stack in stacks]
             if any(verdict.status != "passed" for verdict in verdicts):
                 break
         return {

@@ -139,6 +139,8 @@ _ROUNDS = 40
 _EXPONENTS = (-20.0, 80.0)
 """Prices in bytes per nat are powers of two from the first to the second."""
 
+Losses: TypeAlias = Mapping[Unit, float]
+"""KL in nats per squared error of every unit."""
 Caps: TypeAlias = Mapping[Unit, float]
 """The most squared error that a unit may have; any without an entry."""
 
@@ -209,7 +211,7 @@ def best(candidates: Sequence[Candidate]) -> Candidate | None:
 
 
 def search(
-    units: Sequence[Unit], losses: Mapping[Unit, float], limit: float, evaluator: Evaluator
+    units: Sequence[Unit], losses: Losses, limit: float, evaluator: Evaluator
 ) -> Iterator[Candidate]:
     """Measured candidates, as they come; the smallest that passed is the result.
 
@@ -219,7 +221,7 @@ def search(
     caps: dict[Unit, float] = {}
     seen: dict[tuple[str, ...], Candidate] = {}
 
-    def chosen(losses: Mapping[Unit, float], budget: float) -> dict[Unit, str]:
+    def chosen(losses: Losses, budget: float) -> dict[Unit, str]:
         return repaired(allocate(units, losses, budget, caps), losses, caps, evaluator)
 
     def measured(choice: Choice) -> Candidate:
@@ -264,10 +266,7 @@ def _next(
 
 
 def repaired(
-    choice: Mapping[Unit, str],
-    losses: Mapping[Unit, float],
-    caps: dict[Unit, float],
-    evaluator: Evaluator,
+    choice: Choice, losses: Losses, caps: dict[Unit, float], evaluator: Evaluator
 ) -> dict[Unit, str]:
     """The choice with shards that fail their own gates changed until they pass, where they can.
 
@@ -305,9 +304,7 @@ def _finer(now: Mapping[Unit, Option], blame: Mapping[Unit, float]) -> tuple[Uni
     return max(steps, key=gain, default=None)
 
 
-def _smaller(
-    now: Mapping[Unit, Option], losses: Mapping[Unit, float], caps: Caps
-) -> tuple[Unit, Option] | None:
+def _smaller(now: Mapping[Unit, Option], losses: Losses, caps: Caps) -> tuple[Unit, Option] | None:
 
     def loss(step: tuple[Unit, Option]) -> float:
         unit, option = step
@@ -317,14 +314,12 @@ def _smaller(
     return min(steps, key=loss, default=None)
 
 
-def predicted(choice: Choice, losses: Mapping[Unit, float]) -> float:
-    """Predicted KL of a choice; `losses` are the units' KL per squared error."""
+def predicted(choice: Choice, losses: Losses) -> float:
+    """Predicted KL of a choice."""
     return sum(losses[unit] * unit.option(setting).sse for unit, setting in choice.items())
 
 
-def allocate(
-    units: Sequence[Unit], losses: Mapping[Unit, float], budget: float, caps: Caps
-) -> dict[Unit, str]:
+def allocate(units: Sequence[Unit], losses: Losses, budget: float, caps: Caps) -> dict[Unit, str]:
     """The smallest choice whose predicted loss is within the budget, else that of least loss."""
     best = _at(units, losses, caps, math.inf)
     low, high = _EXPONENTS
@@ -338,19 +333,14 @@ def allocate(
     return best
 
 
-def _at(
-    units: Sequence[Unit], losses: Mapping[Unit, float], caps: Caps, price: float
-) -> dict[Unit, str]:
+def _at(units: Sequence[Unit], losses: Losses, caps: Caps, price: float) -> dict[Unit, str]:
     """Every unit's best option at a price in bytes per nat; at an infinite one the most exact."""
 
     def cost(unit: Unit, option: Option) -> tuple[float, float]:
         loss = losses[unit] * option.sse
         return (loss, option.size) if price == math.inf else (option.size + price * loss, loss)
 
-    return {
-        unit: min(allowed(unit, caps), key=lambda option: cost(unit, option)).setting
-        for unit in units
-    }
+    return {unit: min(allowed(unit, caps), key=lambda o: cost(unit, o)).setting for unit in units}
 
 
 def allowed(unit: Unit, caps: Caps) -> Sequence[Option]:

@@ -234,7 +234,11 @@ def sections(answer: Answer) -> dict[str, str]:
         answer=answer, writeup=answer.writeup, head=answer.writeup.head, run=run, facts=facts,
         file=answer.writeup.beside(".jsonl").name,
         most=_MOST, named=_NAMED,
-        compression=grouped(_compression(answer)),
+        compression=grouped(
+            (toml_text(setting_keys(s.compression)) if s.compression else "none was asked for",
+             s.qualified)
+            for s in answer.shards if _base(s.qualified) in answer.gated
+        ),
         configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
         machine={k: v for k, v in facts.machine.items() if k not in facts.versions},
         packages=sorted(pair for pair in digests if pair[1]),
@@ -246,9 +250,7 @@ def sections(answer: Answer) -> dict[str, str]:
         causes=[(row.subject, finding) for row, finding in findings if finding.kind == CAUSE],
         warnings=grouped(dict.fromkeys(warned)),
         changes=list(_changes(answer)),
-        remedies=grouped(
-            dict.fromkeys((_advice(f), row.subject) for row, f in advised if f.remedy)
-        ),
+        remedies=grouped(dict.fromkeys((_advice(f), r.subject) for r, f in advised if f.remedy)),
         waiting=[row.name for row in rows if row.status == "not run"],
         red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
         forecast=any(verdict.basis == "forecast" for _, verdict in verdicts),
@@ -261,14 +263,6 @@ def sections(answer: Answer) -> dict[str, str]:
 
 
 _Verdicts = Sequence[tuple[Row, Verdict]]
-
-
-def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
-    for shard in answer.shards:
-        if _base(shard.qualified) in answer.gated:
-            asked = shard.compression
-            text = toml_text(setting_keys(asked)) if asked else "none was asked for"
-            yield text, shard.qualified
 
 
 def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:

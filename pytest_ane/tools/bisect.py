@@ -32,7 +32,6 @@ from pytest_ane.models.chain import Answer, Chain, ShardRun, Watch, lead, likeli
 from pytest_ane.models.families import Streams
 from pytest_ane.probes.exact_chain import (
     GoldenPrompt,
-    ReferenceStates,
     ShardAlone,
     exact_chain,
     run_all,
@@ -58,9 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, and where to give up."""
     add_stack(parser)
     add_arithmetic(parser, by_manifest=True)
-    parser.add_argument(
-        "--most", type=int, default=4, metavar="N", help="give up at more than this (default: 4)"
-    )
+    words = "give up at more than this (default: 4)"
+    parser.add_argument("--most", type=int, default=4, metavar="N", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -73,9 +71,7 @@ def run(options: argparse.Namespace) -> Output:
         evaluations.append(evaluation)
         tell(evaluation_line(evaluation, len(evaluations), len(stack.artifacts)))
 
-    with open_stack(
-        options.manifest, options.model, options.cache, arithmetic=options.arithmetic
-    ) as stack:
+    with open_stack(options.manifest, options.model, options.cache, options.arithmetic) as stack:
         result = bisect(stack, most=options.most, progress=note)
         tell("")
         rules = {"rules": stack.rules} if stack.arithmetic == "ane" else {}
@@ -204,17 +200,14 @@ def bisect(
         unproven = judged.status == "unproven"
         return judged.status != "failed"
 
-    result = search(suspect_shards(chain, golden, states), verdict, most)
-    is_unproven = result.outcome == "green" and unproven
-    return replace(result, outcome="unproven") if is_unproven else result
+    result = search(suspect_shards(stack), verdict, most)
+    return replace(result, outcome="unproven") if result.outcome == "green" and unproven else result
 
 
-def suspect_shards(
-    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
-) -> list[str]:
+def suspect_shards(stack: Stack) -> list[str]:
     """Shards by the relative error of their output on exact states, the worst first."""
     errors = {}
-    for shard in teacher_forced(chain, golden, states):
+    for shard in teacher_forced(stack.chain, stack.golden, stack.states):
         reading = compare_rows(shard.exact, shard.own)
         worst = reading.rest or reading.first
         errors[shard.step.shard] = rank(worst.relative_l2 if worst else math.nan)

@@ -430,7 +430,6 @@ def _measured(measured: Measured, call: CallBound, device: Device) -> str:
 
 
 def _row(kind: KindBound) -> tuple[str, ...]:
-    times = (_ms(kind.streaming), _ms(kind.computing), _ms(kind.seconds))
     return (
         kind.kind,
         str(kind.count),
@@ -438,7 +437,7 @@ def _row(kind: KindBound) -> tuple[str, ...]:
         _mega(kind.states),
         f"{kind.macs / 1e9:.3f}",
         f"{kind.intensity:.1f}",
-        *times,
+        *map(_ms, (kind.streaming, kind.computing, kind.seconds)),
         _BINDS.get(kind.bound_by, kind.bound_by),
     )
 

@@ -21,11 +21,8 @@ EXAMPLE = "pytest-ane cache prune --keep '2 GB'"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action, the folder, and how much `prune` keeps."""
-    parser.add_argument(
-        "action",
-        choices=("list", "prune", "push"),
-        help="show entries, delete old ones, or give those that a store lacks to it",
-    )
+    words = "show entries, delete old ones, or give those that a store lacks to it"
+    parser.add_argument("action", choices=("list", "prune", "push"), help=words)
     add_shared(parser, "cache")
     words = "prune: keep the most recently used up to this, such as '2 GB'"
     parser.add_argument("--keep", type=size, default=0, metavar="SIZE", help=words)

@@ -61,18 +61,16 @@ def run(options: argparse.Namespace) -> Output:
     """
     if options.device:
         return (yield from _device(options.cache))
-    if options.runs < 2:
-        raise UnprovenError(
-            f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
-        )
+    if (runs := options.runs) < 2:
+        raise UnprovenError(f"--runs={runs}: noise is what runs differ by; give 2 or more, 5 say.")
     storages = _storages(options.benchmark_storage, options.manifest)
     timed = []
     with TemporaryDirectory(prefix="calibrate-") as folder:
-        for number in range(1, options.runs + 1):
+        for number in range(1, runs + 1):
             begun = time.monotonic()
             speeds = _bench(options, Path(folder, f"{number:04}_run.json"), number)
             took = time.monotonic() - begun
-            yield f"run {number} of {options.runs}: {len(speeds)} benchmarks, {took:.0f} s"
+            yield f"run {number} of {runs}: {len(speeds)} benchmarks, {took:.0f} s"
             timed.append(speeds)
     machines = calibrations(timed)
     files: list[Path] = []
@@ -118,7 +116,6 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
 
 
 def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Iterator[Path]:
-    """Write noise where each model's runs are stored."""
     for path, storage in {each.path: each for each in storages.values()}.items():
         models = {name for name, other in storages.items() if other.path == path}
         noises = tuple(n for n in calibration.noises if n.subject.partition(":")[0] in models)

@@ -103,13 +103,8 @@ def run(options: argparse.Namespace) -> Output:
         sizes = f"{each.before.compressed_bytes:,} to {each.after.compressed_bytes:,} bytes"
         yield f"warning: {each.name} grew from {sizes}; choose larger groups, or --keep it"
     yield f"wrote {out}"
-    return {
-        **data,
-        "grown": [each.name for each in grown],
-        "written": out,
-        "bytes_before": before,
-        "bytes": after,
-    }
+    data |= {"grown": [each.name for each in grown], "written": out}
+    return {**data, "bytes_before": before, "bytes": after}
 
 
 class _Nothing(Exception):
@@ -118,12 +113,10 @@ class _Nothing(Exception):
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The keys of a compression table: the file's, and the options before them."""
-    table = read_table("--config", options.config) if options.config else {}
-    table, whole = table.get("compression", table), table
+    whole = read_table("--config", file) if (file := options.config) else {}
+    table = whole.get("compression", whole)
     if not isinstance(table, dict) or "models" in whole:
-        raise ManifestError(
-            f"--config {options.config}: must hold a compression table, and nothing else."
-        )
+        raise ManifestError(f"--config {file}: must hold a compression table, and nothing else.")
     given = {key: getattr(options, key) for key, *_ in _SETTINGS}
     given |= {"keep": options.keep, "overrides": [*map(_override, options.override or ())] or None}
     return table | {key: x for key, x in given.items() if x is not None}

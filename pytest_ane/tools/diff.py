@@ -26,7 +26,6 @@ from pytest_ane.tools.run import found, read_inputs
 
 EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
 Arithmetics: TypeAlias = tuple[Arithmetic, Arithmetic]
-_TYPED: Arithmetics = ("typed", "typed")
 _SHOWN = 10
 
 
@@ -73,8 +72,7 @@ def run(options: argparse.Namespace) -> Output:
     b = read_any(other, function=counterpart(other, options.function))
     inputs = read_inputs(options.input)
     if not options.input:
-        function = options.function
-        inputs = seeded_inputs(a.inputs, options.first, options.seed, function=function)
+        inputs = seeded_inputs(a.inputs, options.first, options.seed, function=options.function)
     if isinstance(a, Pipeline) and isinstance(b, Pipeline):
         diff = diff_pipelines(a, b, inputs, arithmetics)
     else:
@@ -153,9 +151,7 @@ class ProgramDiff:
         return next((d for d in self.differences if d.beyond(tolerance)), None)
 
 
-def diff_programs(
-    a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
-) -> ProgramDiff:
+def diff_programs(a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics) -> ProgramDiff:
     """Run both on the same inputs, in these arithmetics, and compare results of the same name.
 
     `ExecutionError` where one of them cannot be run on these inputs, or they share no name.
@@ -170,9 +166,7 @@ def diff_programs(
             "compare; convert both from the same module, with the same outputs."
         )
     x, y = (
-        session.predict(
-            inputs, session.make_state() if session.model.states else None, outputs=list(names)
-        )
+        session.predict(inputs, session.make_state() or None, outputs=list(names))
         for session, names in ((first, common), (second, common.values()))
     )
     return ProgramDiff(
@@ -184,7 +178,7 @@ def diff_programs(
 
 
 def diff_pipelines(
-    a: Pipeline, b: Pipeline, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+    a: Pipeline, b: Pipeline, inputs: Arrays, arithmetics: Arithmetics
 ) -> ProgramDiff:
     """As `diff_programs`, part by part, each part of both on what enters it in the first.
 

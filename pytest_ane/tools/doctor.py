@@ -41,11 +41,8 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where there are problems, after everything was checked.
     """
-    problems = [
-        f"{name} is not installed; run: pip install pytest-ane"
-        for name in _NEEDED
-        if find_spec(name) is None
-    ]
+    lacking = [name for name in _NEEDED if find_spec(name) is None]
+    problems = [f"{name} is not installed; run: pip install pytest-ane" for name in lacking]
     checks, models = dict(_machine()), dict[str, str]()
     yield from (f"{name}: {text}" for name, text in checks.items())
     manifest, text = _manifest(options.manifest, problems)

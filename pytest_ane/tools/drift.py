@@ -57,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Measure, and say which shards break the stack."""
-    with open_stack(
-        options.manifest, options.model, options.cache, arithmetic=options.arithmetic
-    ) as stack:
+    with open_stack(options.manifest, options.model, options.cache, options.arithmetic) as stack:
         drift = measure_drift(stack, tell)
         tell("")
         if stack.arithmetic == "ane":
@@ -181,11 +179,10 @@ def measure_drift(stack: Stack, progress: Callable[[str], None] = lambda _: None
     chain, golden = stack.chain, stack.golden
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:
-        compared = [
-            (g.name, compare_logits(g.logits, rows, g.prompt))
+        results = [
+            PromptResult(g.name, compare_logits(g.logits, rows, g.prompt), (), (), (), "", "")
             for g, rows in zip(golden, logits, strict=True)
         ]
-        results = (PromptResult(name, found, (), (), (), "", "") for name, found in compared)
         return Behaviour(tuple(results), (), {})
 
     walk, total = _Walk(chain, stack.reference, golden), len(chain.steps)
@@ -260,14 +257,13 @@ class _Walk:
 
 def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:
     """Readings of float32 `[T, C]` arrays, a pair for each prompt; position 0 apart."""
-    first = [[x[:1] for x in side] for side in (exact, actual)]
-    rest = [[x[1:] for x in side] for side in (exact, actual)]
-    return Readings(_reading(*first), _reading(*rest))
+    return Readings(_reading(exact, actual, slice(1)), _reading(exact, actual, slice(1, None)))
 
 
-def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Reading | None:
-    a = np.concatenate([np.asarray(x, np.float64) for x in exact])
-    b = np.concatenate([np.asarray(x, np.float64) for x in actual])
+def _reading(
+    exact: Sequence[FloatArray], actual: Sequence[FloatArray], rows: slice
+) -> Reading | None:
+    a, b = (np.concatenate([x[rows] for x in side]).astype(np.float64) for side in (exact, actual))
     if not len(a):
         return None
     live = a.any(axis=1) | b.any(axis=1)

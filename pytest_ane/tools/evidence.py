@@ -265,23 +265,19 @@ def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
     shown: list[dict[str, Any]] = []
     for path in inventory.paths(options.what[0]):
         record = inventory.read(path)
-        yield from _record(inventory, record)
+        yield f"{record.subject} {record.gate}"
+        yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {inventory.age(record)} ago"
+        first, *_ = record.files
+        yield f"of             {counted(len(record.files), 'file')}, {first} first"
+        for key, value in sorted(record.environment.items()):
+            yield f"{key:<14} {value}"
+        if record.asked:
+            yield f"asked          {json.dumps(record.asked, sort_keys=True)}"
+        for figure in GATES[record.gate].figures(record.measurement):
+            yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
         verdict = yield from _worth(inventory, path)
-        data = json.loads(record.to_json())
-        shown.append({"file": path, "record": data, "verdict": verdict})
+        shown.append({"file": path, "record": json.loads(record.to_json()), "verdict": verdict})
     return shown
-
-
-def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
-    yield f"{record.subject} {record.gate}"
-    yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {inventory.age(record)} ago"
-    yield f"of             {counted(len(record.files), 'file')}, {next(iter(record.files))} first"
-    for key, value in sorted(record.environment.items()):
-        yield f"{key:<14} {value}"
-    if record.asked:
-        yield f"asked          {json.dumps(record.asked, sort_keys=True)}"
-    for figure in GATES[record.gate].figures(record.measurement):
-        yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
 def _worth(inventory: _Inventory, path: Path) -> Output:
@@ -356,9 +352,7 @@ def _prune(inventory: _Inventory, options: argparse.Namespace) -> Output:
     return {**data, "removed": len(unused)}
 
 
-_ACTIONS = {
-    "list": _list, "show": _show, "verify": _verify, "compare": _compare, "prune": _prune,
-}  # fmt: skip
+_ACTIONS = {"list": _list, "show": _show, "verify": _verify, "compare": _compare, "prune": _prune}
 
 
 def _verify_run(options: argparse.Namespace) -> Output:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pytest_ane.cli.options import add_function, add_shared, count
 from pytest_ane.cli.output import Output, terminal_width
@@ -13,7 +12,7 @@ from pytest_ane.gates.compression import weights_table
 from pytest_ane.gates.placement import estimated_work, forecast
 from pytest_ane.gates.placement.plans import join, read_plan
 from pytest_ane.gates.placement.plans.join import summarise
-from pytest_ane.gates.placement.segmenter import Predicted, predict_model
+from pytest_ane.gates.placement.segmenter import predict_model
 from pytest_ane.gates.verdict import counted
 from pytest_ane.make import Distortion, compare_weights, take_census
 from pytest_ane.mlprogram.digests import tree_bytes
@@ -89,26 +88,24 @@ def _placement(options: argparse.Namespace) -> Output:
     for name in model.program.functions:
         own = [predicted for predicted in predictions if predicted.function == name]
         lines += ["", *prediction_lines(own, several=several)]
-        data += [_predicted(predicted) for predicted in own]
+        data += [
+            {
+                "function": predicted.function,
+                "tokens": predicted.tokens,
+                "unknown": predicted.unknown,
+                **vars(prediction := predicted.prediction),
+                "margin": prediction.margin,
+                "switches": prediction.switches,
+                "off": off_groups(prediction),
+                "undecided": undecided_groups(prediction),
+            }
+            for predicted in own
+        ]
     # In a pipe a finding stays on one line, for grep.
     yield from wrapped(lines, width) if width else lines
     placement = placement.under(options.os)
     told = {key: value for key, value in vars(placement).items() if key != "work"}
     return {"outcome": placement.outcome, **told, "predictions": data}
-
-
-def _predicted(predicted: Predicted) -> dict[str, Any]:
-    prediction = predicted.prediction
-    return {
-        "function": predicted.function,
-        "tokens": predicted.tokens,
-        "unknown": predicted.unknown,
-        **vars(prediction),
-        "margin": prediction.margin,
-        "switches": prediction.switches,
-        "off": off_groups(prediction),
-        "undecided": undecided_groups(prediction),
-    }
 
 
 def _plan(options: argparse.Namespace) -> Output:
@@ -131,8 +128,7 @@ def _weights(package: Path, against: Path | None, function: str | None) -> Outpu
     if against is not None:
         original = read_model(against, function=counterpart(against, model.function or None))
         errors = compare_weights(model, original, None).distortions
-    rows = weights_table(census, None, (), errors)
-    yield from table(replace(rows, title=""), terminal_width())
+    yield from table(replace(weights_table(census, None, (), errors), title=""), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
     count = counted(len(census.weights), "weight")
     yield f"{count}, {census.stored_bytes:,} bytes, {size_ratio(ratio)}"

@@ -41,9 +41,8 @@ def run(options: argparse.Namespace) -> Output:
         build = system_build()
     else:
         raise BackendError("first-contact runs on a Mac, and there is no Core ML here.")
-    manifest, replay = (
-        str(path.resolve()) if path else "" for path in (options.manifest, options.replay)
-    )
+    named = (options.manifest, options.replay)
+    manifest, replay = (str(path.resolve()) if path else "" for path in named)
     folder = (options.folder / build).resolve()
     setup = first_contact.Setup(folder, options.shard, manifest, replay, options.seconds)
     yield f"results are kept in {folder}; Ctrl-C loses none, and the same command goes on"

@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="replace a file at --out")
     add("--package", type=Path, help="for a shard: run this in place of its float32 module")
     add_function(parser)
-    add_shared(parser, "manifest", "cache")
-    add_shared(parser, "memory", "time")
+    add_shared(parser, "manifest", "cache", "memory", "time")
     words = "what runs a package (default: Core ML on a Mac, else the CPU executor)"
     add_shared(parser, "backend", help=words, default="auto")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.errors import HistoryError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.history import compare, judge
-from pytest_ane.records.memory import FOLDER, Memory, Series
+from pytest_ane.records.memory import FOLDER, Memory
 from pytest_ane.records.steps import Turn, summaries, turns
 from pytest_ane.report.table import columns
 
@@ -27,14 +26,12 @@ _TURN = ("commit", "subject", "gate", "figure", "before -> after", "since")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is asked, and where the memory is."""
-    parser.add_argument(
-        "what",
-        nargs="*",
-        metavar="FIGURE | diff A B | judge",
-        help="a figure such as cosine.min: its course over commits; 'diff' and two runs, commits "
-        "or parts of machines' names: what they differ in; 'judge': since when today's policy "
-        "would have been red; nothing: an overview with all steps",
+    words = (
+        "a figure such as cosine.min: its course over commits; 'diff' and two runs, commits or "
+        "parts of machines' names: what they differ in; 'judge': since when today's policy would "
+        "have been red; nothing: an overview with all steps"
     )
+    parser.add_argument("what", nargs="*", metavar="FIGURE | diff A B | judge", help=words)
     add_shared(parser, "shards", help="which shards and models (default: all)")
     parser.add_argument("--gate", default="", help="figures of this gate alone")
     words = "default: the folder history next to the manifest"
@@ -112,25 +109,21 @@ def _course(memory: Memory, asked: dict[str, Any], figure: str) -> Output:
             f"{', '.join(near)}."
         )
     steps = turns(memory, figure=figure, **asked)
+    stepped = {step.series.ids[step.at]: (turn, step) for turn in steps for step in turn.steps}
     for series in found:
-        yield from _values(memory, series, steps)
+        on = f" on {series.backend}" if series.backend else ""
+        yield f"{series.subject} {_test(series)} {series.figure}{on}:"
+        rows = [("commit", "time", "value", "")]
+        for id_, place, value in zip(series.ids, series.runs, series.values, strict=True):
+            run = memory.runs[place]
+            note = memory.commits.titles.get(run.commit, "")[:60]
+            if id_ in stepped:
+                turn, step = stepped[id_]
+                others = "".join(f"; another {word}" for word in turn.changed)
+                note = f"stepped: {_number(step.before)} -> {_number(step.after)}{others}"
+            rows.append((run.label, run.time[:16], _number(value), note))
+        yield from columns(rows, words=[True, True, False, True])
     return {"runs": memory.runs, "series": found, "steps": steps}
-
-
-def _values(memory: Memory, series: Series, turns: Sequence[Turn]) -> Iterator[str]:
-    stepped = {step.series.ids[step.at]: (turn, step) for turn in turns for step in turn.steps}
-    on = f" on {series.backend}" if series.backend else ""
-    yield f"{series.subject} {_test(series)} {series.figure}{on}:"
-    rows = [("commit", "time", "value", "")]
-    for id_, place, value in zip(series.ids, series.runs, series.values, strict=True):
-        run = memory.runs[place]
-        note = memory.commits.titles.get(run.commit, "")[:60]
-        if id_ in stepped:
-            turn, step = stepped[id_]
-            others = "".join(f"; another {word}" for word in turn.changed)
-            note = f"stepped: {_number(step.before)} -> {_number(step.after)}{others}"
-        rows.append((run.label, run.time[:16], _number(value), note))
-    yield from columns(rows, words=[True, True, False, True])
 
 
 def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:

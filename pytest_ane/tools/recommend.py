@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,7 @@ def run(options: argparse.Namespace) -> Output:
             yield f"{file} has these settings already"
         elif options.write:
             names = str(file), f"{file} (recommended)"
-            yield from difflib.unified_diff(
-                text.splitlines(), new.splitlines(), *names, lineterm=""
-            )
+            yield from unified_diff(text.splitlines(), new.splitlines(), *names, lineterm="")
             save(file, new)
             yield f"{file} written"
         else:
@@ -122,14 +120,19 @@ def _data(candidate: Candidate) -> dict[str, Any]:
     return {**data, "passed": candidate.passed, "settings": dict(sizes)}
 
 
-_HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
+_HEAD: tuple[str, ...] = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 _FORMS = {"cosine": ".4f", "top1": ".1%", "kl": ".4f", "centred_cosine.min": ".4f"}
 
 
 def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
     """Lines of the table, smallest first; the recommended one is marked."""
-    rows = [_row(c, c is marked) for c in sorted(candidates, key=lambda c: c.size)]
-    yield from columns([_HEAD, *rows], last=True)
+    rows = [_HEAD]
+    for c in sorted(candidates, key=lambda c: c.size):
+        facts = {**c.facts, "kl": c.kl}
+        values = ((facts.get(name, math.nan), form) for name, form in _FORMS.items())
+        figures = ("-" if math.isnan(value) else format(value, form) for value, form in values)
+        rows.append((c.name, _mb(c), *figures, f"{c.status}{', recommended' * (c is marked)}"))
+    yield from columns(rows, last=True)
 
 
 def line(candidate: Candidate) -> str:
@@ -139,14 +142,6 @@ def line(candidate: Candidate) -> str:
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     why = f": {reasons[0]}{more}" if reasons else ""
     return f"{candidate.name}: {_mb(candidate)} MB{kl}, {candidate.status}{why}"
-
-
-def _row(candidate: Candidate, is_marked: bool) -> tuple[str, ...]:
-    facts = {**candidate.facts, "kl": candidate.kl}
-    values = ((facts.get(name, math.nan), form) for name, form in _FORMS.items())
-    figures = ("-" if math.isnan(value) else format(value, form) for value, form in values)
-    mark = ", recommended" * is_marked
-    return (candidate.name, _mb(candidate), *figures, f"{candidate.status}{mark}")
 
 
 def _mb(candidate: Candidate) -> str:
@@ -249,11 +244,11 @@ def _path(line: str) -> tuple[str, ...]:
         table: Any = loads(line if is_header else f"{line.partition('=')[0]} = 0")
     except TOMLDecodeError:
         return ()
-    path = []
+    path: list[str] = []
     while table and isinstance(table, dict | list):
         if isinstance(table, dict):
-            path.append(next(iter(table)))
-            table = table[path[-1]]
+            ((key, table),) = table.items()
+            path.append(key)
         else:
             table = table[0]
     return tuple(path)

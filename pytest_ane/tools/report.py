@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.manifest import select
+from pytest_ane.manifest.problems import label
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.history import courses, last_before
@@ -134,12 +134,12 @@ def _begin(options: argparse.Namespace) -> Output:
     writeups.write(writeup.beside(".toml"), file.read_bytes())
     named = [f"--ane-manifest={options.manifest}"] if options.manifest is not None else []
     words = ["pytest", *named, f"--ane-shards={options.shards}", "-m", "gate"]
-    command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.jsonl'))}"])
+    command = shlex.join([*words, f"--ane-report={label(writeup.beside('.jsonl'))}"])
     # `--writeup` looks in the default folder.
     elsewhere = options.folder is not None or options.manifest is not None
-    yield f"wrote {_typed(path)}"
+    yield f"wrote {label(path)}"
     yield f"next: {command}"
-    yield "then: pytest-ane report --writeup" + (f" {shlex.quote(_typed(path))}" * elsewhere)
+    yield "then: pytest-ane report --writeup" + (f" {shlex.quote(label(path))}" * elsewhere)
     return {"file": path, "number": writeups.number(path), "command": command, **vars(head)}
 
 
@@ -167,7 +167,7 @@ def _finish(options: argparse.Namespace) -> Output:
         data = file.read_bytes()
         if own.exists() and own.read_bytes() != data:
             raise ReportError(
-                f"{_typed(own)} holds another run than {file}; remove it, or leave {file} out."
+                f"{label(own)} holds another run than {file}; remove it, or leave {file} out."
             )
         writeups.write(own, data)
     for copy, document in documents.items():
@@ -178,13 +178,11 @@ def _finish(options: argparse.Namespace) -> Output:
     new = replace(writeup, head=head).with_sections(sections(answer))
     new.save()
     (word, reason), warnings = outcome(answer), list(caveats(answer))
-    yield f"wrote {_typed(new.path)}"
+    yield f"wrote {label(new.path)}"
     yield f"{word}: {reason}"
     yield from (*warnings, *filter(None, [without]))
     red = sum(row.red for row in answered.rows)
-    return {
-        "file": new.path, "run": own, "outcome": word.lower(), "red": red, "caveats": warnings,
-    }  # fmt: skip
+    return {"file": new.path, "run": own, "outcome": word.lower(), "red": red, "caveats": warnings}
 
 
 def _charts(
@@ -209,8 +207,3 @@ def _charts(
 
 def _folder(options: argparse.Namespace) -> Path:
     return options.folder or (options.manifest or Path(_DEFAULT)).parent / writeups.FOLDER
-
-
-def _typed(path: Path) -> str:
-    near = os.path.relpath(path)
-    return str(path) if near.startswith(os.pardir) else near

@@ -27,20 +27,19 @@ _PICTURE = ".png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The package, its inputs, and files for its outputs."""
-    parser.add_argument(
-        "package", type=Path, help="an .mlpackage, an .mlmodelc or a shard of the manifest"
-    )
+    add = parser.add_argument
+    add("package", type=Path, help="an .mlpackage, an .mlmodelc or a shard of the manifest")
     many: dict[str, Any] = {"action": "append", "default": []}
     words = "an input from a .npy file or a picture; or one FILE.npz of all"
-    parser.add_argument("--input", metavar="NAME=FILE", help=words, **many)
+    add("--input", metavar="NAME=FILE", help=words, **many)
     words = "y.npy for the only output, NAME=y.npy for any value, all.npz for all; y.png: an image"
-    parser.add_argument("--out", metavar="FILE", help=words, **many)
+    add("--out", metavar="FILE", help=words, **many)
     words = "round fp16 results as their types say (default), or compute wider throughout"
     kinds = ("as-typed", "float32", "float64")
-    parser.add_argument("--precision", choices=kinds, default=kinds[0], help=words)
+    add("--precision", choices=kinds, default=kinds[0], help=words)
     add_arithmetic(parser)
     words = "with --arithmetic ane: scale sums of quantized weights after them, which is inferred"
-    parser.add_argument("--scale-after", action="store_true", help=words)
+    add("--scale-after", action="store_true", help=words)
     add_function(parser)
     add_shared(parser, "manifest", "cache", "memory", "time")
 

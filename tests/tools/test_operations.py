@@ -135,7 +135,7 @@ def chain(factor: float, last: str = "y") -> Program:
 
 def compared(tmp_path: Path, one: Program, other: Program) -> ProgramDiff:
     a, b = (read_model(p.save(tmp_path / name)) for name, p in (("a", one), ("b", other)))
-    return diff_programs(a, b, X)
+    return diff_programs(a, b, X, ("typed", "typed"))
 
 
 @pytest.mark.parametrize("factor", [2, math.nan])

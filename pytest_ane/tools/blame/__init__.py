@@ -38,9 +38,7 @@ from pytest_ane.tools.blame.analysis import WORST, Blame, Remedy, blame
 EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
-_WEIGHTS = (
-    "weight", "stored as", "restored", "alone", "share", "remedy", "error with it", "more",
-)  # fmt: skip
+_WEIGHTS = ("weight", "stored as", "restored", "alone", "share", "remedy", "error with it", "more")
 _OPERATIONS = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
 _UNITS = {"share": "%", "more": "bytes"}
 _NOT_BY_WEIGHTS = ("engine", "function", "fp16")
@@ -60,12 +58,9 @@ _NAMED = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The shards or a package, and a package's uncompressed form."""
-    parser.add_argument(
-        "shards", metavar="SHARDS", help="as --ane-shards takes them, or an .mlpackage"
-    )
-    parser.add_argument(
-        "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
-    )
+    add = parser.add_argument
+    add("shards", metavar="SHARDS", help="as --ane-shards takes them, or an .mlpackage")
+    add("--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form")
     add_shared(parser, "manifest", "cache")
     add_arithmetic(parser, by_manifest=True)
     add_shared(parser, "memory", "time")
