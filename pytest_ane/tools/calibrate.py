@@ -15,13 +15,7 @@ from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Output, tell
 from pytest_ane.gates.throughput.baseline import Calibration, calibrations, write
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.gates.throughput.stored import (
-    STORAGE,
-    Storage,
-    folder_of,
-    open_storage,
-    read_stored,
-)
+from pytest_ane.gates.throughput.stored import Storage, folder_of, open_storage, read_stored
 from pytest_ane.make import Cache
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import UnprovenError
@@ -29,13 +23,7 @@ from pytest_ane.report.throughput import noise
 from pytest_ane.tools._devices import calibrate_device, save_device
 
 EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
-_PASSED_ON = {
-    "manifest": "--ane-manifest",
-    "cache": "--ane-cache",
-    "backend": "--ane-backend",
-    "compute_units": "--ane-compute-units",
-    "k": "-k",
-}
+_PASSED_ON = ("manifest", "cache", "backend", "compute_units")
 """Options of the runs, passed on to pytest as they are."""
 
 
@@ -83,7 +71,8 @@ def run(options: argparse.Namespace) -> Output:
 
 def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Speed]:
     """One run; its verdicts do not matter."""
-    values = {option: getattr(options, name) for name, option in _PASSED_ON.items()}
+    values = {f"--ane-{name.replace('_', '-')}": getattr(options, name) for name in _PASSED_ON}
+    values["-k"] = options.k
     passed_on = [w for key, value in values.items() if value is not None for w in (key, str(value))]
     bench = ["pytest", "-m", "bench", f"--ane-shards={options.shards}", *passed_on]
     quietly = [f"--benchmark-json={file}", "--ane-unproven=allow", "-q", "-p", "no:cacheprovider"]
@@ -103,7 +92,8 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
     storages = {}
     for model in load(manifest or Path("shards.toml")).models:
         baselines = None if uri else model.baselines
-        storage = storages[model.name] = open_storage(uri or STORAGE, baselines)
+        storage = open_storage(uri) if uri else open_storage(baselines=baselines)
+        storages[model.name] = storage
         try:
             folder_of(storage).mkdir(parents=True, exist_ok=True)
             TemporaryFile(dir=folder_of(storage)).close()

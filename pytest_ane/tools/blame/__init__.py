@@ -13,15 +13,7 @@ from pytest_ane.cli.options import add_arithmetic, add_shared
 from pytest_ane.cli.output import Output
 from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where, rounded, some
 from pytest_ane.make import uncompressed_package
-from pytest_ane.manifest import (
-    Linear,
-    Palettize,
-    Settings,
-    Shard,
-    Uncompressed,
-    package_manifest,
-    select,
-)
+from pytest_ane.manifest import Linear, Palettize, Settings, Shard, package_manifest, select
 from pytest_ane.manifest.problems import toml_text
 from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, label
 from pytest_ane.mlprogram.errors import ManifestError
@@ -112,8 +104,7 @@ def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = 
     artifact = project.artifact(shard)
     program = read_model(artifact.path, function=shard.function)
     if shard.artifact is None:
-        asked = shard.model_copy(update={"compression": Uncompressed()})
-        plain: Path | None = project.build(asked).path
+        plain: Path | None = project.build(shard.model_copy(update={"compression": None})).path
     else:
         plain = uncompressed_package(shard, artifact, program)
     none = (
