@@ -93,15 +93,10 @@ def of_packages(
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--package {package}: no such package; check the path.")
+    texts, folder = references or ["none"] * len(packages), manifest.absolute().parent
     shards = [
-        _shard(shard, path, _reference(path, text), manifest.absolute().parent)
-        | {"alone": shard in alone}
-        for shard, path, text in zip(
-            ids or package_ids(packages),
-            packages,
-            references or ["none"] * len(packages),
-            strict=True,
-        )
+        _shard(shard, path, _reference(path, text), folder) | {"alone": shard in alone}
+        for shard, path, text in zip(ids or package_ids(packages), packages, texts, strict=True)
     ]
     text = render("packages.toml.jinja", shards=shards)
     parse(text, manifest)

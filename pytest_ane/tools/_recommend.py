@@ -397,11 +397,9 @@ class ModelEvaluator:
                 artifact = make.compressed(alone, plain, Path(folder))
             yield artifact
 
-    def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
-        artifacts = [
-            (shard, replaced.get(id) or self._uncompressed(id))
-            for id, shard in self._shards.items()
-        ]
+    def _plain_stack(self, others: Mapping[str, Artifact]) -> Stack:
+        plain = {id: others.get(id) or self._uncompressed(id) for id in self._shards}
+        artifacts = [(self._shards[id], artifact) for id, artifact in plain.items()]
         return Stack(self._opened, artifacts, self._backend)
 
     # Verdicts of candidates.

@@ -431,15 +431,11 @@ def _measured(measured: Measured, call: CallBound, device: Device) -> str:
 
 def _row(kind: KindBound) -> tuple[str, ...]:
     return (
-        kind.kind,
-        str(kind.count),
-        _mega(kind.weights),
-        _mega(kind.states),
-        f"{kind.macs / 1e9:.3f}",
-        f"{kind.intensity:.1f}",
+        kind.kind, str(kind.count), _mega(kind.weights), _mega(kind.states),
+        f"{kind.macs / 1e9:.3f}", f"{kind.intensity:.1f}",
         *map(_ms, (kind.streaming, kind.computing, kind.seconds)),
         _BINDS.get(kind.bound_by, kind.bound_by),
-    )
+    )  # fmt: skip
 
 
 def _mega(count: int) -> str:

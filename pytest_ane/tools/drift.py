@@ -257,13 +257,12 @@ class _Walk:
 
 def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:
     """Readings of float32 `[T, C]` arrays, a pair for each prompt; position 0 apart."""
-    return Readings(_reading(exact, actual, slice(1)), _reading(exact, actual, slice(1, None)))
+    sides = (exact, actual)
+    return Readings(_reading(sides, slice(1)), _reading(sides, slice(1, None)))
 
 
-def _reading(
-    exact: Sequence[FloatArray], actual: Sequence[FloatArray], rows: slice
-) -> Reading | None:
-    a, b = (np.concatenate([x[rows] for x in side]).astype(np.float64) for side in (exact, actual))
+def _reading(sides: Sequence[Sequence[FloatArray]], rows: slice) -> Reading | None:
+    a, b = (np.concatenate([x[rows] for x in side]).astype(np.float64) for side in sides)
     if not len(a):
         return None
     live = a.any(axis=1) | b.any(axis=1)
@@ -271,11 +270,8 @@ def _reading(
     with np.errstate(invalid="ignore", divide="ignore"):
         error, norm = np.linalg.norm(b - a), np.linalg.norm(a)
         relative = 0.0 if error == 0 else float(error / norm)
-    return Reading(
-        cosine=float(cosines.min()) if len(cosines) else None,
-        relative_l2=relative,
-        largest=float(np.abs(b).max(initial=0.0)),
-    )
+    lowest = float(cosines.min()) if len(cosines) else None
+    return Reading(lowest, relative, float(np.abs(b).max(initial=0.0)))
 
 
 @dataclass(frozen=True)
@@ -375,18 +371,14 @@ def sentence(causes: Causes) -> str:
 def _row(shard: ShardDrift) -> tuple[str, ...]:
     both = [reading for reading in (shard.stack.first, shard.stack.rest) if reading]
     agreed = [p.top1 for prompt in shard.end.prompts for p in prompt.positions[1:]]
+    largest = max((reading.largest for reading in both), key=rank, default=math.nan)
     return (
-        shard.shard,
-        _cosine(shard.stack.rest),
-        f"{_l2(shard.stack):.1e}",
-        _cosine(shard.stack.first),
-        f"{max((r.largest for r in both), key=rank, default=math.nan):.1f}",
-        _cosine(shard.own.rest),
-        f"{_l2(shard.own):.1e}",
-        _cosine(shard.final.rest) if shard.final else "-",
-        f"{mean_kl(shard.end):.1e}",
+        shard.shard, _cosine(shard.stack.rest), f"{_l2(shard.stack):.1e}",
+        _cosine(shard.stack.first), f"{largest:.1f}",
+        _cosine(shard.own.rest), f"{_l2(shard.own):.1e}",
+        _cosine(shard.final.rest) if shard.final else "-", f"{mean_kl(shard.end):.1e}",
         f"{sum(agreed) / len(agreed):.0%}" if agreed else "-",
-    )
+    )  # fmt: skip
 
 
 def _cosine(reading: Reading | None) -> str:

@@ -80,8 +80,7 @@ def _placement(options: argparse.Namespace) -> Output:
     # The GPU's rates are those of M4 Pro.
     chip = options.chip or ("M4 Pro" if options.units == "ALL" else "M4")
     predictions = predict_model(model, options.units, chip, options.tokens)
-    work = estimated_work(predictions)
-    placement = replace(placement, work=work, predictions=predictions)
+    placement = replace(placement, work=estimated_work(predictions), predictions=predictions)
     lines = [*explain(placement, options.os, width)]
     data = []
     several = len(model.program.functions) > 1
@@ -135,11 +134,5 @@ def _weights(package: Path, against: Path | None, function: str | None) -> Outpu
     if against is not None and (missing := len(census.weights) - len(errors)):
         yield f"{missing} of them have no counterpart of the same name and shape in {against}"
     by_name = {e.name: {"sse": e.sse, "snr_db": e.snr} for e in errors}
-    return {
-        "bytes": census.stored_bytes,
-        "fp16_bytes": census.dense_bytes,
-        "weights": [
-            {**vars(each), "storage": each.storage, **by_name.get(each.name, {})}
-            for each in census.weights
-        ],
-    }
+    weights = [{**vars(w), "storage": w.storage, **by_name.get(w.name, {})} for w in census.weights]
+    return {"bytes": census.stored_bytes, "fp16_bytes": census.dense_bytes, "weights": weights}

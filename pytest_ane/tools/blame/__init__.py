@@ -149,25 +149,15 @@ def _reason(blame: Blame) -> str:
 def tables(blame: Blame) -> tuple[Table, Table]:
     """All weights and all operations, the worst first."""
     weights = [
-        (
-            culprit.weight.name,
-            _stored(culprit.weight),
-            *map(rounded, (culprit.restored, culprit.alone, culprit.share)),
-            *_remedy(culprit.remedy),
-        )
-        for culprit in blame.weights
-    ]
+        (c.weight.name, _stored(c.weight), *map(rounded, (c.restored, c.alone, c.share)),
+         *_remedy(c.remedy))
+        for c in blame.weights
+    ]  # fmt: skip
     operations = [
-        (
-            suspect.name,
-            suspect.op,
-            rounded(suspect.own),
-            None if math.isnan(suspect.typed) else rounded(suspect.typed),
-            *map(rounded, (suspect.inputs, suspect.output)),
-            suspect.note,
-        )
-        for suspect in blame.operations
-    ]
+        (s.name, s.op, rounded(s.own), None if math.isnan(s.typed) else rounded(s.typed),
+         *map(rounded, (s.inputs, s.output)), s.note)
+        for s in blame.operations
+    ]  # fmt: skip
     return _table("weights", _WEIGHTS, weights), _table("operations", _OPERATIONS, operations)
 
 
