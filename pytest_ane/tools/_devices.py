@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 import timeit
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -81,11 +80,10 @@ def choose_device(name: str | None, root: Path, figures: Mapping[str, float | No
 
 
 def _chip() -> str:
-    chip = ""
-    if sys.platform == "darwin":
-        with suppress(BackendError):
-            chip = chip_name().removeprefix("Apple ")
-    return chip if chip in published() else _DEFAULT
+    with suppress(BackendError):  # No Mac.
+        if (chip := chip_name().removeprefix("Apple ")) in published():
+            return chip
+    return _DEFAULT
 
 
 def find_device(name: str, root: Path) -> Device:

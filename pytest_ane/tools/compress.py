@@ -183,19 +183,13 @@ def _table(weights: Sequence[Outcome], several: bool) -> Table:
     heads = ("weight", "functions", "shape", "before", "after", "bytes", "bytes after")
     columns = (*map(Column, heads), Column("SNR", "dB"), Column("not compressed"))
     rows = tuple(
-        (
-            each.name,
-            ", ".join(each.functions) if several else "",
-            "x".join(map(str, each.before.shape)),
-            _form(each.before),
-            _form(each.after) if each.compressed else "",
-            each.before.compressed_bytes,
-            each.after.compressed_bytes if each.compressed else None,
-            each.error.snr if each.error else None,
-            each.reason,
-        )
+        (each.name, ", ".join(each.functions) if several else "",
+         "x".join(map(str, each.before.shape)),
+         _form(each.before), _form(each.after) if each.compressed else "",
+         each.before.compressed_bytes, each.after.compressed_bytes if each.compressed else None,
+         each.error.snr if each.error else None, each.reason)
         for each in weights
-    )
+    )  # fmt: skip
     return Table("", columns, rows)
 
 

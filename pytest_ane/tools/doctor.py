@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_ane import __version__
-from pytest_ane.backends.coreml import Machine, check_native, without_ane
+from pytest_ane.backends.coreml.machine import Machine, has_native, without_ane
 from pytest_ane.cli.options import add_shared
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.gates.verdict import counted
@@ -73,9 +73,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _core_ml() -> str:
-    try:
-        check_native()
-    except AneError:
+    if not has_native():
         return "none here; artifacts run on the CPU executor, placement is forecast"
     try:
         machine = Machine.detect()
