@@ -32,7 +32,7 @@ from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
 from pytest_ane.tools._costs import Costs, costs_of
-from pytest_ane.tools._devices import THIS_MACHINE, Device, choose_device
+from pytest_ane.tools._devices import THIS_MACHINE, Device, Rate, choose_device
 
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _MOST = 64
@@ -153,8 +153,7 @@ def same_costs(
     def key(shard: Shard) -> object:
         sizes = (shard.max_tokens, shard.context, shard.target)
         fed = (kinds.get(shard.id, shard.id), repr(layouts.get(shard.id, shard.id)))
-        built = (shard.requested.model_dump_json(), sizes, fed)
-        return shard.id if shard.artifact else built
+        return shard.id if shard.artifact else (shard.requested.model_dump_json(), sizes, fed)
 
     return list(grouped((key(shard), shard) for shard in shards).values())
 
@@ -290,7 +289,6 @@ def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBoun
 
 
 _Text = Annotated[str, Field(min_length=1, max_length=300)]
-_Rate = Annotated[float, Field(gt=0)]
 
 
 class Measured(BaseModel):
@@ -307,9 +305,9 @@ class Measured(BaseModel):
     runtime: _Text
     device: _Text
     model: _Text
-    tok_s: _Rate
+    tok_s: Rate
     tokens: Annotated[int, Field(ge=1, le=1 << 16)] = 1
-    joules_per_token: _Rate | None = None
+    joules_per_token: Rate | None = None
 
 
 def read_measured(text: str, model: str, device: Device) -> Measured:

@@ -103,10 +103,9 @@ def _course(memory: Memory, asked: dict[str, Any], figure: str) -> Output:
     found = memory.series(figure, **asked)
     if not found:
         names = memory.names(**asked)
-        near = get_close_matches(figure, names, 4, 0.4) or names[:4]
         raise HistoryError(
             f"No line that was asked for has the figure {figure!r}; of {len(names)} there are "
-            f"{', '.join(near)}."
+            f"{', '.join(get_close_matches(figure, names, 4, 0.4) or names[:4])}."
         )
     steps = turns(memory, figure=figure, **asked)
     stepped = {step.series.ids[step.at]: (turn, step) for turn in steps for step in turn.steps}

@@ -79,8 +79,7 @@ def _page(options: argparse.Namespace) -> Output:
     if not options.files:
         raise ReportError(f"-o {out}: name the run, a file of --ane-report=run.jsonl.")
     recorded, *others = options.files
-    inputs = (*options.files, *filter(None, [options.against]))
-    if out.resolve() in map(Path.resolve, inputs):
+    if out.resolve() in map(Path.resolve, (*options.files, *filter(None, [options.against]))):
         raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
     format = format_of(out)
     found = read_run(recorded)
