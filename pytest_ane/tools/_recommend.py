@@ -452,7 +452,7 @@ class ModelEvaluator:
         quick = model.policy.behaviour.model_copy(update={"min_greedy": 0})
         verdicts: list[Verdict] = []
         for golden, policy in ((short, quick), (self._opened.golden, model.policy.behaviour)):
-            stacks = [Stack(self._opened, artifacts, self._backend, a) for a in model.arithmetic]
+            stacks = (Stack(self._opened, artifacts, self._backend, a) for a in model.arithmetic)
             verdicts = [judge(stack, golden, policy) for stack in stacks]
             if any(verdict.status != "passed" for verdict in verdicts):
                 break
