@@ -337,10 +337,6 @@ def _link(file: str, text: str = "") -> _Markdown:
     return _Markdown(f"[{markdown.prose(text or file)}]({file})")
 
 
-def _pairs(words: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in words.items()) or "unknown"
-
-
 @cache
 def _template() -> Any:
     environment = Environment(
@@ -348,8 +344,9 @@ def _template() -> Any:
         trim_blocks=True, lstrip_blocks=True, finalize=_printed,
     )  # fmt: skip
     environment.filters |= {
-        "amount": amount, "code": _code, "few": _few, "link": _link, "pairs": _pairs,
-        "table": _table, "fenced": lambda text: _Markdown(markdown.fenced(brief(str(text)))),
+        "amount": amount, "code": _code, "few": _few, "link": _link, "table": _table,
+        "pairs": lambda words: ", ".join(f"{k} {v}" for k, v in words.items()) or "unknown",
+        "fenced": lambda text: _Markdown(markdown.fenced(brief(str(text)))),
         "picture": lambda file, title: _Markdown(f"!{_link(file, title)}"),
     }  # fmt: skip
     return environment.get_template("writeup.md")
