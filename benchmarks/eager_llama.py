@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_ane.models.families.decoder import DecoderConfig, DecoderModel
-from pytest_ane.models.families.decoder._weights import BlockWeights
+from pytest_ane.models.families.decoder._forms import BlockWeights
 
 MAPS = ("q", "k", "v", "o", "gate", "up", "down")
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.decoder._weights import BlockWeights, HeadWeights
+from pytest_ane.models.families.decoder._forms import BlockWeights, HeadWeights
 from pytest_ane.models.families.gemma4._forms import RouterWeights as Gemma4Router
-from pytest_ane.models.families.zaya._weights import MixtureWeights as ZayaMixture
+from pytest_ane.models.families.zaya._forms import MixtureWeights as ZayaMixture
 from tests.battery.fault import Fault, Put, edit, faults, unique
 from tests.battery.reading import (
     angles,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.models.families._ane import ScaledRMSNorm, cast_to, rotate, scaled_to_unit
-from pytest_ane.models.families.decoder._ane import StatefulAttention, StatefulBlock
+from pytest_ane.models.families.decoder._forms import StatefulAttention, StatefulBlock
 
 __all__ = ["PlainBlock", "PlainGemma", "PlainNorm", "written_out"]
 

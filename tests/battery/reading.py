@@ -17,11 +17,11 @@ import torch
 from torch.nn import functional
 
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.decoder import _ane
+from pytest_ane.models.families.decoder import _forms as decoder_forms
 from pytest_ane.models.families.decoder._config import DecoderConfig, Layer
-from pytest_ane.models.families.decoder._weights import AttentionWeights, Linear
+from pytest_ane.models.families.decoder._forms import AttentionWeights, Linear
 from pytest_ane.models.families.gemma4 import _forms
-from pytest_ane.models.families.zaya._weights import AttentionWeights as ConvolvedWeights
+from pytest_ane.models.families.zaya._forms import AttentionWeights as ConvolvedWeights
 from tests.battery.fault import Modules, Put
 
 Reader = Callable[[Any], Any]
@@ -232,7 +232,7 @@ def rectified(part: Any, _: Modules) -> None:
     def forward(self: Any, *inputs: Any) -> Any:
         relu = lambda x, activation: functional.relu(x)  # noqa: E731
         with (
-            mock.patch.object(_ane, "activated", relu),
+            mock.patch.object(decoder_forms, "activated", relu),
             mock.patch.object(_forms, "activated", relu),
         ):
             return right.forward(self, *inputs)

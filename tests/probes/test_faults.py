@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pytest_ane.manifest import Probes, Shard
 from pytest_ane.mlprogram.arrays import Arrays, DoubleArray
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.decoder._ane import StatefulBlock
+from pytest_ane.models.families.decoder._forms import StatefulBlock
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.recording import HiddenProbe, answered_probes, in_steps
 from pytest_ane.probes.seeded import gaussian, generator

@@ -150,7 +150,7 @@ def _build_squaring_block(path: Path) -> None:
     from pytest_ane.make.shard import convert
     from pytest_ane.models.families import Cut
     from pytest_ane.models.families._decoders import LLAMA
-    from pytest_ane.models.families.decoder import _ane as ane
+    from pytest_ane.models.families.decoder import _forms as ane
     from pytest_ane.models.sources import locate
     from pytest_ane.models.sources._gguf import GGUFSource
 

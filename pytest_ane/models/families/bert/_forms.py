@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from pytest_ane.models.families._ane import ScaledLayerNorm, cast_to, scaled_to_unit
 from pytest_ane.models.families.bert import BertConfig, find_names
-from pytest_ane.models.families.decoder._ane import projection
-from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.decoder._forms import Linear, projection
 from pytest_ane.models.sources import Source
 
 

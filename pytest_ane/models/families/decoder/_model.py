@@ -46,7 +46,7 @@ from pytest_ane.models.sources.base import architecture_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.decoder._weights import Weights
+    from pytest_ane.models.families.decoder._forms import Weights
     from pytest_ane.models.reference import DecoderReference
 
 
@@ -168,7 +168,7 @@ class DecoderModel:
 
     def _module(self, shard: str) -> nn.Module:
         from pytest_ane.models.families._ane import AneHead
-        from pytest_ane.models.families.decoder._ane import AneBlock, StatefulBlock
+        from pytest_ane.models.families.decoder._forms import AneBlock, StatefulBlock
 
         c, weights = self.config, self._weights(self.dtype)
         if is_head(shard):
@@ -178,7 +178,7 @@ class DecoderModel:
         return form(c, index, weights.block(index))
 
     def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families.decoder._weights import Weights
+        from pytest_ane.models.families.decoder._forms import Weights
 
         return Weights(self.source, self.config, self.names, dtype)
 

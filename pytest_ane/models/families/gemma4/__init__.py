@@ -341,7 +341,7 @@ class Gemma4Model(DecoderModel):
         return _part(shard).layer
 
     def _module(self, shard: str) -> nn.Module:
-        from pytest_ane.models.families.decoder._ane import StatefulAttention
+        from pytest_ane.models.families.decoder._forms import StatefulAttention
         from pytest_ane.models.families.gemma4._forms import AneCombiner, AnePack
 
         if is_head(shard):

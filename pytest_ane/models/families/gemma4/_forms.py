@@ -19,10 +19,15 @@ from pytest_ane.models.families._ane import (
     pointwise,
     scaled_to_unit,
 )
-from pytest_ane.models.families.decoder import _weights as weights
-from pytest_ane.models.families.decoder._ane import Router, activated, projection, weighted
+from pytest_ane.models.families.decoder import _forms as decoder
 from pytest_ane.models.families.decoder._config import FEED_FORWARD, DecoderConfig, Mixture
-from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.decoder._forms import (
+    Linear,
+    Router,
+    activated,
+    projection,
+    weighted,
+)
 from pytest_ane.models.families.gemma4 import own_experts
 
 
@@ -51,7 +56,7 @@ class CombinerWeights:
     scalar: Tensor
 
 
-class Weights(weights.Weights):
+class Weights(decoder.Weights):
     @property
     def mixture(self) -> Mixture:
         assert self.config.mixture is not None

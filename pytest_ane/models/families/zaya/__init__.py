@@ -32,7 +32,7 @@ from pytest_ane.models.sources.base import MAX_DIMENSION, MAX_LAYERS, check_name
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.zaya._weights import ZayaWeights
+    from pytest_ane.models.families.zaya._forms import ZayaWeights
     from pytest_ane.models.reference.zaya import ZayaReference
 
 
@@ -387,7 +387,7 @@ class ZayaModel(DecoderModel):
         index = block_index(shard)
         if self.config.is_published:
             return self.exact.routed(index // 2)
-        from pytest_ane.models.families.zaya._ane import routes
+        from pytest_ane.models.families.zaya._forms import routes
 
         w = self.weights.mixture(index)
         return lambda sequences: [routes(x, w, self.config) for x in sequences]
@@ -416,7 +416,11 @@ class ZayaModel(DecoderModel):
         return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
 
     def _module(self, shard: str) -> nn.Module:
-        from pytest_ane.models.families.zaya._ane import AneAttention, AneMixture, PublishedMixture
+        from pytest_ane.models.families.zaya._forms import (
+            AneAttention,
+            AneMixture,
+            PublishedMixture,
+        )
 
         if is_head(shard):
             return super()._module(shard)
@@ -426,7 +430,7 @@ class ZayaModel(DecoderModel):
         return (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
 
     def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
-        from pytest_ane.models.families.zaya._weights import ZayaWeights
+        from pytest_ane.models.families.zaya._forms import ZayaWeights
 
         return ZayaWeights(self.source, self.config, self.names, dtype)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.models.families._ane import Chosen
-from pytest_ane.models.families.decoder._ane import Router
 from pytest_ane.models.families.decoder._config import Mixture
+from pytest_ane.models.families.decoder._forms import Router
 from pytest_ane.models.reference import close_choices
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import (

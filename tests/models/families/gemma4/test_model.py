@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Cut, Port, Wire, apply_output, shard_input
 from pytest_ane.models.families._ane import AneHead, constant
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture
-from pytest_ane.models.families.decoder._ane import Router
+from pytest_ane.models.families.decoder._forms import Router
 from pytest_ane.models.families.gemma4 import (
     FAMILY,
     Gemma4Model,

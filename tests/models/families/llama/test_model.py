@@ -16,7 +16,7 @@ from pytest_ane.models.families import Cut, Port
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.models.families.decoder import DecoderConfig, Layer
-from pytest_ane.models.families.decoder._weights import Weights, in_halves
+from pytest_ane.models.families.decoder._forms import Weights, in_halves
 from pytest_ane.models.sources import Source
 from tests.models.families.llama.tiny import tiny_model, tiny_source
 

@@ -16,7 +16,7 @@ from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import Layer, Mixture
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya import ZayaConfig, ZayaModel, open_model, spread, wiring
-from pytest_ane.models.families.zaya._weights import OVERFLOW_BIAS, ZayaWeights
+from pytest_ane.models.families.zaya._forms import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.llama.tiny import MemorySource
 from tests.models.families.zaya.tiny import CONTEXT, tiny_model, tiny_source
