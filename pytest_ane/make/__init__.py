@@ -9,17 +9,7 @@ from pytest_ane.make.shard import build_shard, compressed, uncompressed
 from pytest_ane.mlprogram.weights import Census, take_census
 
 __all__ = [
-    "Artifact",
-    "BuildRecord",
-    "Cache",
-    "Census",
-    "Distortion",
-    "WeightComparison",
-    "build_shard",
-    "compare_weights",
-    "compressed",
-    "take_census",
-    "uncompressed",
-    "uncompressed_package",
+    "Artifact", "BuildRecord", "Cache", "Census", "Distortion", "WeightComparison", "build_shard",
+    "compare_weights", "compressed", "take_census", "uncompressed", "uncompressed_package",
     "weights_against",
-]
+]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.decoder._forms import BlockWeights, HeadWeights
+from pytest_ane.models.families.decoder._forms import BlockWeights
 from pytest_ane.models.families.gemma4._forms import RouterWeights as Gemma4Router
 from pytest_ane.models.families.zaya._forms import MixtureWeights as ZayaMixture
 from tests.battery.fault import Fault, Put, edit, faults, unique
@@ -144,7 +144,7 @@ def _dead(c: Any, w: Any) -> Any:
 
 
 def _unnormed(c: Any, w: Any) -> Any:
-    return w._replace(norm=torch.ones_like(w.norm)) if isinstance(w, HeadWeights) else w
+    return (torch.ones_like(w[0]), w[1]) if isinstance(w, tuple) else w
 
 
 _SAME_GELU = "the two differ by at most 0.0005, less than fp16 rounds what they are given"

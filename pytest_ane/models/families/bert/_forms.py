@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,8 @@ from pytest_ane.models.families.bert import BertConfig, find_names
 from pytest_ane.models.families.decoder._forms import Linear, projection
 from pytest_ane.models.sources import Source
 
-
-class Norm(NamedTuple):
-    weight: Tensor
-    bias: Tensor
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""The weight and the bias of a norm or a map."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,10 @@ class BlockWeights:
     k: Linear
     v: Linear
     o: Linear
-    attention_norm: Norm
+    attention_norm: Pair
     up: Linear
     down: Linear
-    ffn_norm: Norm
+    ffn_norm: Pair
 
 
 class Weights:
@@ -46,35 +44,32 @@ class Weights:
         total = self._rows("word", ids, c.vocabulary)
         total = total + self._rows("position", range(len(ids)), c.positions)
         total = total + self._rows("type", range(1), c.types) if c.types else total
-        norm = Norm(*self._pair("norm", "", c.width))
-        return F.layer_norm(total, (c.width,), *norm, c.epsilon)
+        return F.layer_norm(total, (c.width,), *self._pair("norm", "", c.width), c.epsilon)
 
     def block(self, index: int) -> BlockWeights:
         width, ffn = self._config.width, self._config.ffn
         return BlockWeights(
             *self._qkv(index, width),
             o=Linear(*self._pair("o", index, width, width)),
-            attention_norm=Norm(*self._pair("attention_norm", index, width)),
+            attention_norm=self._pair("attention_norm", index, width),
             up=Linear(*self._pair("up", index, ffn, width)),
             down=Linear(*self._pair("down", index, width, ffn)),
-            ffn_norm=Norm(*self._pair("ffn_norm", index, width)),
+            ffn_norm=self._pair("ffn_norm", index, width),
         )
 
-    def _qkv(self, index: int, width: int) -> tuple[Linear, Linear, Linear]:
+    def _qkv(self, index: int, width: int) -> Iterator[Linear]:
         if self._names.tensors("qkv", index)[0] in self._source.names:
-            parts = [t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)]
-            q, k, v = map(Linear, *parts)
-        else:
-            q, k, v = (Linear(*self._pair(part, index, width, width)) for part in "qkv")
-        return q, k, v
+            return map(Linear, *(t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)))
+        return (Linear(*self._pair(part, index, width, width)) for part in "qkv")
 
     def _rows(self, table: str, index: Sequence[int], height: int) -> Tensor:
         (name,) = self._names.tensors(table)
         return torch.from_numpy(self._source.rows(name, index, self._config.width, height))
 
-    def _pair(self, part: str, index: int | str, *shape: int) -> Iterator[Tensor]:
-        for name, extent in zip(self._names.tensors(part, index), (shape, shape[:1]), strict=True):
-            yield torch.from_numpy(self._source.tensor(name, extent))
+    def _pair(self, part: str, index: int | str, *shape: int) -> Pair:
+        weight, bias = self._names.tensors(part, index)
+        read = self._source.tensor
+        return torch.from_numpy(read(weight, shape)), torch.from_numpy(read(bias, shape[:1]))
 
 
 def activated(x: Tensor, c: BertConfig) -> Tensor:

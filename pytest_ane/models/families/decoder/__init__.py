@@ -11,13 +11,6 @@ from pytest_ane.models.families.decoder._model import DecoderFamily, DecoderMode
 from pytest_ane.models.families.decoder._settings import Settings, biases, layers_of, plain
 
 __all__ = [
-    "DecoderConfig",
-    "DecoderFamily",
-    "DecoderModel",
-    "Layer",
-    "Mixture",
-    "Settings",
-    "biases",
-    "layers_of",
-    "plain",
-]
+    "DecoderConfig", "DecoderFamily", "DecoderModel", "Layer", "Mixture", "Settings", "biases",
+    "layers_of", "plain",
+]  # fmt: skip

@@ -88,13 +88,6 @@ class BlockWeights(AttentionWeights):
     shared: SharedExpert | None = None
 
 
-class HeadWeights(NamedTuple):
-    """One vocabulary slice of the head: final norm `[C]` and projection `[V / slices, C]`."""
-
-    norm: Tensor
-    projection: Tensor
-
-
 class Weights:
     """A source seen by a family's names, in float32 or float16; reads from it and keeps nothing."""
 
@@ -116,12 +109,12 @@ class Weights:
         experts = {} if mixture is None else self._experts(index, mixture)
         return BlockWeights(**self._parts(index, parts_of(self.config, index)), **experts)
 
-    def head(self, index: int) -> HeadWeights:
+    def head(self, index: int) -> tuple[Tensor, Tensor]:
+        """Of a vocabulary slice the final norm `[C]` and the projection `[V / slices, C]`."""
         c = self.config
         rows = range(*slice_bounds(c.vocabulary, c.slices, index))
         projection = torch.from_numpy(self._rows("embedding" if c.tied else "head", rows))
-        norm = self._read(self._names.whole("norm"), c.width) + self._names.norm_offset
-        return HeadWeights(norm, projection)
+        return self._read(self._names.whole("norm"), c.width) + self._names.norm_offset, projection
 
     def _rows(self, part: str, index: Sequence[int]) -> FloatArray:
         c, name = self.config, self._names.whole(part)
