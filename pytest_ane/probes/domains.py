@@ -241,8 +241,7 @@ class _Graph:
         waiting, visited = [(name, True)], {(name, True)}
         while waiting:
             value, own = waiting.pop(0)
-            for use in self._uses.ops.get(value, ()):
-                operation, parameter = use.op, use.parameter
+            for operation, parameter in self._uses.ops.get(value, ()):
                 yield operation, parameter, own
                 # `select` as a negative index becomes one from the end.
                 moves = ("a", "b") if operation.op == "select" else (_MOVES.get(operation.op),)
@@ -286,8 +285,7 @@ class _Graph:
         integer = isinstance(whole, TensorType) and whole.dtype not in FLOATS
         while waiting:
             value, axis, how = waiting.pop(0)
-            for use in self._uses.ops.get(value, ()):
-                op, parameter = use.op, use.parameter
+            for op, parameter in self._uses.ops.get(value, ()):
                 if (place := self._place(op, parameter, axis, how == "bounded")) and (
                     integer or place.verb == _BEGINS
                 ):

@@ -7,7 +7,7 @@ Source: `need_compress_const` in optimize/coreml/_quantization_passes.py and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.package import read_package
 from pytest_ane.mlprogram.records import (
     Blob,
-    Block,
     DType,
     Function,
     MLModel,
@@ -36,42 +35,35 @@ class Grouping:
     axis: int
 
 
-@dataclass(frozen=True)
-class Use:
-    """An operation that takes a weight, and the parameter that it is."""
-
-    op: Operation
-    parameter: str
-
-
 class Uses:
-    """The uses of a function's values, by name."""
+    """The operations that take each of a function's values, by name, and the parameter it is."""
 
     def __init__(self, function: Function) -> None:
-        self.ops: dict[str, list[Use]] = {}
+        self.ops: dict[str, list[tuple[Operation, str]]] = {}
         self.constants: dict[str, Value] = {}
-        self.results = {name for block in _blocks(function.block) for name in block.outputs}
+        self.results = {*function.block.outputs}
         for op in function.walk():
+            self.results.update(name for block in op.blocks for name in block.outputs)
             if op.op == "const":
                 self.constants[op.name] = op.attributes["val"]
             for parameter, arguments in op.inputs.items():
                 for argument in arguments:
                     if isinstance(argument, Ref):
-                        self.ops.setdefault(argument.name, []).append(Use(op, parameter))
+                        self.ops.setdefault(argument.name, []).append((op, parameter))
 
     def channels(self, name: str, rank: int) -> int | None:
         """The axis of a weight's output channels; None where its uses do not agree on the axes."""
-        axes = {self._axes(use, rank) for use in self.ops[name]}
+        axes = {self._axes(*use, rank) for use in self.ops[name]}
         return axes.pop()[0] if len(axes) == 1 else None
 
-    def _axes(self, use: Use, rank: int) -> tuple[int, int]:
+    def _axes(self, op: Operation, parameter: str, rank: int) -> tuple[int, int]:
         """Axes of output and input channels."""
-        if use.op.op == "conv_transpose":
+        if op.op == "conv_transpose":
             return 1, 0
-        if use.op.op == "matmul":
-            transposed = self._flag(use.op, f"transpose_{use.parameter}")
+        if op.op == "matmul":
             last = (rank - 2, rank - 1)
-            return last if transposed == (use.parameter == "y") else last[::-1]
+            transposed = self._flag(op, f"transpose_{parameter}")
+            return last if transposed == (parameter == "y") else last[::-1]
         return 0, 1
 
     def _flag(self, op: Operation, parameter: str) -> bool:
@@ -89,7 +81,7 @@ def constants(package: Path) -> dict[str, frozenset[str]]:
         uses = Uses(function)
         for op in function.walk():
             if op.op == "const":
-                kinds = frozenset(use.op.op for use in uses.ops.get(op.name, ()))
+                kinds = frozenset(taker.op for taker, _ in uses.ops.get(op.name, ()))
                 takers[constant_name(op)] = takers.get(constant_name(op), frozenset()) | kinds
     return takers
 
@@ -111,7 +103,7 @@ def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Grou
         return "is a vector, which Core ML takes uncompressed only"
     if op.name in uses.results or op.name not in uses.ops:
         return "is a result of the program"
-    if any(use.op.op.startswith("constexpr_") for use in uses.ops[op.name]):
+    if any(taker.op.startswith("constexpr_") for taker, _ in uses.ops[op.name]):
         return "is part of a compressed weight"
     axis = uses.channels(op.name, len(shape))
     if axis is None:
@@ -121,10 +113,3 @@ def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Grou
     if shape[axis] % method.group_size:
         return f"{shape[axis]} output channels are not divisible by group_size {method.group_size}"
     return Grouping(method, shape[axis] // method.group_size, axis)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.operations:
-        for inner in op.blocks:
-            yield from _blocks(inner)
