@@ -83,13 +83,6 @@ def largest(group: Patterns) -> int:
 
 
 @compiled
-def look_up(group: Patterns, table: Indices, indices: Indices) -> None:
-    """Fill uint8 `indices` with the table's entry for every pattern of `group`, both `[size]`."""
-    for i in range(len(group)):
-        indices[i] = table[group[i]]
-
-
-@compiled
 def pack(indices: Indices, nbits: int, packed: Indices) -> None:
     """Indices as a stream of bits, lowest first; `packed` has one byte for every 8 bits begun."""
     if nbits == 4:  # By far the most common, and this loop becomes vector instructions.
@@ -372,25 +365,6 @@ def settle(
 
 
 @compiled
-def distinct(weights: Patterns, most: int) -> int:
-    """The largest number of distinct values of any group, or -1 where a weight is no number.
-
-    Counting ends at the first group that has more than `most`.
-    """
-    counts = np.zeros(PATTERNS, np.int32)
-    keys, tally = np.empty(PATTERNS, np.int32), np.empty(PATTERNS, np.int32)
-    largest_count = 0
-    for group in weights:
-        top = largest(group)
-        if top >= INFINITE:
-            return -1
-        largest_count = max(largest_count, count(group, top, counts, keys, tally))
-        if largest_count > most:
-            break
-    return largest_count
-
-
-@compiled
 def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
     """The best palettes of `k` values for groups, each weight's index in its own.
 
@@ -430,7 +404,7 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
                 key = keys[i]
                 table[key if key >= 0 else NEGATIVE - key] = c
         table[NEGATIVE] = table[0]
-        look_up(weights[g], table, indices[g])
+        indices[g] = table[weights[g]]
     return True
 
 

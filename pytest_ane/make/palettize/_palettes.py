@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,8 +90,7 @@ class Palettes:
         rows.setflags(write=False)
         errors = np.zeros((len(self.luts), height // len(self.luts)))
         luts, indices = self.luts.astype(np.float32), self.indices.reshape(rows.shape)
-        for _ in _Tasks(rows, threads).run(kmeans.row_errors, luts, indices, errors):
-            pass
+        _by_groups(rows, threads, kmeans.row_errors, luts, indices, errors)
         return errors.reshape(-1)
 
     def widened(self, nbits: int) -> Palettes:
@@ -122,11 +121,10 @@ def find_palettes(
     rows = np.ascontiguousarray(moved).view(np.ndarray).reshape(groups, -1).view(np.uint16)
     # Writable arrays would be another type, for which everything is compiled again.
     rows.setflags(write=False)
-    tasks = _Tasks(rows, threads)
     if mode == "uniform":
-        luts, indices = _uniform(tasks, nbits)
+        luts, indices = _uniform(rows, threads, nbits)
     else:
-        luts, indices = _kmeans(tasks, nbits if mode == "kmeans" else _needed(tasks))
+        luts, indices = _kmeans(rows, threads, nbits if mode == "kmeans" else _needed(rows))
     return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
 
 
@@ -140,41 +138,43 @@ def pack(indices: Indices, nbits: int) -> Indices:
     return bits
 
 
-class _Tasks:
-    """Groups, some at a time: `rows` is uint16 `[groups, size]`, patterns of fp16 weights."""
+def _by_groups(
+    rows: Patterns, threads: int, kernel: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """A kernel's results for patterns of fp16 weights, uint16 `[groups, size]`, some groups a call.
 
-    def __init__(self, rows: Patterns, threads: int) -> None:
-        self.rows, self.threads = rows, threads
+    Of arrays among its arguments it gets the rows of its groups.
+    """
+    step = max(1, _CHUNK // rows.shape[1])
 
-    def run(self, kernel: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """A kernel's results; of arrays among its arguments it gets the rows of its groups."""
-        count, size = self.rows.shape
-        step = max(1, _CHUNK // size)
+    def task(first: int) -> Any:
+        part = slice(first, first + step)
+        own = (a[part] if isinstance(a, np.ndarray) else a for a in arguments)
+        return kernel(rows[part], *own)
 
-        def task(first: int) -> Any:
-            part = slice(first, first + step)
-            own = (a[part] if isinstance(a, np.ndarray) else a for a in arguments)
-            return kernel(self.rows[part], *own)
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(task, range(0, count, step))
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(task, range(0, len(rows), step)))
 
 
-def _kmeans(tasks: _Tasks, nbits: int) -> tuple[HalfArray, Indices]:
-    luts = np.zeros((len(tasks.rows), 1 << nbits))
-    indices = np.empty(tasks.rows.shape, np.uint8)
-    if not all(tasks.run(kmeans.kmeans, luts, indices)):
+def _kmeans(rows: Patterns, threads: int, nbits: int) -> tuple[HalfArray, Indices]:
+    luts = np.zeros((len(rows), 1 << nbits))
+    indices = np.empty(rows.shape, np.uint8)
+    if not all(_by_groups(rows, threads, kmeans.kmeans, luts, indices)):
         raise ValueError("holds a NaN or an infinity")
     return luts.astype(np.float16), indices
 
 
-def _needed(tasks: _Tasks) -> int:
+def _needed(rows: Patterns) -> int:
     """The least number of bits that holds all values of every group."""
-    counts = list(tasks.run(kmeans.distinct, 1 << NBITS[-1]))
-    if min(counts) < 0:
-        raise ValueError("holds a NaN or an infinity")
+    most = 0
+    for group in rows:
+        patterns = np.flatnonzero(np.bincount(group))
+        if ((patterns & (kmeans.NEGATIVE - 1)) >= kmeans.INFINITE).any():
+            raise ValueError("holds a NaN or an infinity")
+        both_zeros = patterns[0] == 0 and kmeans.NEGATIVE in patterns
+        most = max(most, len(patterns) - both_zeros)
     for nbits in NBITS:
-        if max(counts) <= 1 << nbits:
+        if most <= 1 << nbits:
             return nbits
     raise TooManyValues("has a group of more than 256 distinct values")
 
@@ -183,12 +183,12 @@ class TooManyValues(ValueError):
     """A weight that `unique` declines."""
 
 
-def _uniform(tasks: _Tasks, nbits: int) -> tuple[HalfArray, Indices]:
+def _uniform(rows: Patterns, threads: int, nbits: int) -> tuple[HalfArray, Indices]:
     """As `_get_lut_and_indices` in coremltools 9.0, optimize/coreml/_quantization_passes.py."""
     steps = (1 << nbits) - 1
-    ends = np.empty((len(tasks.rows), 2), np.float32)
-    indices = np.empty(tasks.rows.shape, np.uint8)
-    fits = all(tasks.run(_even, np.float32(steps), ends, indices))
+    ends = np.empty((len(rows), 2), np.float32)
+    indices = np.empty(rows.shape, np.uint8)
+    fits = all(_by_groups(rows, threads, _even, np.float32(steps), ends, indices))
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = ends.astype(np.float16).T[:, :, None]
         luts = np.arange(1 << nbits) * ((high - low) / steps).astype(np.float64) + low
