@@ -30,7 +30,7 @@ from pytest_ane.models.sources.base import (
 
 if TYPE_CHECKING:
     from pytest_ane.models.families.bert._forms import Weights
-    from pytest_ane.models.reference.bert import BertReference
+    from pytest_ane.models.reference import BertReference
 
 
 __all__ = ["POOLING", "VERSION", "BertModel", "spread", "starts_whole"]
@@ -313,7 +313,7 @@ class BertModel:
     @cached_property
     def exact(self) -> BertReference:
         """The model of transformers that shards are held against."""
-        from pytest_ane.models.reference.bert import BertReference
+        from pytest_ane.models.reference import BertReference
 
         return BertReference(self.source, {"model_type": "bert"})
 
@@ -325,7 +325,7 @@ class BertModel:
         """The float32 module of a shard."""
         if shard != POOLING:
             return self.exact.layer(blocks.block_index(shard)).run
-        from pytest_ane.models.reference.bert import pooling
+        from pytest_ane.models.reference import pooling
 
         return pooling(self.source)
 

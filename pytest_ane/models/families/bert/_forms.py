@@ -5,7 +5,7 @@ The form has 1x1 convolutions, norms that fp16 cannot overflow, and a finite mas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,10 +57,13 @@ class Weights:
             ffn_norm=self._pair("ffn_norm", index, width),
         )
 
-    def _qkv(self, index: int, width: int) -> Iterator[Linear]:
+    def _qkv(self, index: int, width: int) -> tuple[Linear, Linear, Linear]:
         if self._names.tensors("qkv", index)[0] in self._source.names:
-            return map(Linear, *(t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)))
-        return (Linear(*self._pair(part, index, width, width)) for part in "qkv")
+            parts = [t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)]
+            q, k, v = map(Linear, *parts)
+        else:
+            q, k, v = (Linear(*self._pair(part, index, width, width)) for part in "qkv")
+        return q, k, v
 
     def _rows(self, table: str, index: Sequence[int], height: int) -> Tensor:
         (name,) = self._names.tensors(table)
