@@ -24,7 +24,7 @@ from statistics import median
 
 from filelock import FileLock, Timeout
 
-from pytest_ane.manifest import Compression, Linear, Palettize, Shard
+from pytest_ane.manifest import Linear, Palettize, Shard
 from pytest_ane.manifest.ids import MODEL
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import CacheError
@@ -80,8 +80,10 @@ def estimate(groups: Iterable[tuple[Sequence[Shard], Sequence[int]]]) -> Estimat
             most = shard.policy.compression.max_bytes
             size = min([*typical, *([] if most is None else [most])], default=None)
             sizes.append(size)
-            temporary = (size or 0) * (1 + compression_ratio(shard.requested))
-            largest = max(largest, int(temporary))
+            way = shard.requested
+            # fp16 over what is compressed, about.
+            ratio = 16 / way.nbits if isinstance(way, Palettize | Linear) else 1
+            largest = max(largest, int((size or 0) * (1 + ratio)))
     known = [size for size in sizes if size is not None]
     total = sum(known) if len(known) == len(sizes) else None
     return Estimate(len(sizes), total, largest, sum(size // _LOOSE for size in known))
@@ -105,15 +107,6 @@ def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple
 def amount(size: int) -> str:
     """`86.0 GB`, or `3.1 MB` below a tenth of one."""
     return f"{size / 1e9:.1f} GB" if size >= 10**8 else f"{size / 1e6:.1f} MB"
-
-
-def compression_ratio(compression: Compression) -> float:
-    """Bytes of the weights in fp16 over bytes as compressed, about."""
-    if isinstance(compression, Palettize):
-        return 16 / compression.nbits
-    if isinstance(compression, Linear):
-        return 4 if compression.dtype.endswith("4") else 2
-    return 1
 
 
 @dataclass(frozen=True)

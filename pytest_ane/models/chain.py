@@ -33,10 +33,6 @@ Residual: TypeAlias = Callable[[Sequence[FloatArray]], "list[FloatArray] | None"
 """What the residual path alone gives of sequences `[T, C]`; None where there is none."""
 
 
-def no_residual(hidden: Sequence[FloatArray]) -> None:
-    """Of a shard without a residual path, or whose family does not tell it."""
-
-
 @dataclass(frozen=True)
 class ChainStep:
     """One shard of a chain and its place in it.
@@ -52,7 +48,7 @@ class ChainStep:
     open: Callable[[], ShardRun]
     sees: Literal["itself", "call", "state"] = "call"
     together: Reference | None = None
-    residual: Residual = no_residual
+    residual: Residual = lambda hidden: None
     causal: bool = True
 
     def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:

@@ -13,7 +13,7 @@ import pytest
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.chain import Chain, ChainStep, Decoder, Residual, ShardRun, no_residual
+from pytest_ane.models.chain import Chain, ChainStep, Decoder, Residual, ShardRun
 from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import (
     GoldenPrompt,
@@ -204,7 +204,7 @@ def path(hidden: Sequence[FloatArray]) -> list[FloatArray]:
 def test_the_error_of_a_shard_alone_is_that_of_what_it_adds() -> None:
     """It adds twice what is right: in its own size that is all of it, in the output's it is not."""
     assert alone(path, [1, 2, 3]).error == pytest.approx(1)
-    assert alone(no_residual, [1, 2, 3]).error == pytest.approx((7 / (6 + 11**2)) ** 0.5)
+    assert alone(lambda hidden: None, [1, 2, 3]).error == pytest.approx((7 / (6 + 11**2)) ** 0.5)
 
 
 def test_position_0_does_not_count_where_there_are_others() -> None:

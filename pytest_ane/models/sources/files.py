@@ -48,12 +48,10 @@ class Checkpoint:
     """The files of a checkpoint, all of them there.
 
     Attributes:
-        path: what the manifest names: a folder, an index or a file.
         folder: where `config.json` and the tokenizer are; `files` are relative to it.
         index: the file of every tensor, as it says; `None` where there is one file and no index.
     """
 
-    path: Path
     folder: Path
     files: tuple[str, ...]
     index: Mapping[str, str] | None = None
@@ -73,15 +71,15 @@ class Checkpoint:
             raise SourceError(f"{path}: no such file or folder; check the source in shards.toml.")
         _refuse_adapter(path.parent)
         if path.suffix == ".json":
-            return cls._of_index(path, path)
-        return cls(path, path.parent, (path.name,))
+            return cls._of_index(path)
+        return cls(path.parent, (path.name,))
 
     @classmethod
     def _in_folder(cls, folder: Path) -> Checkpoint:
         if (folder / SINGLE).is_file():
-            return cls(folder, folder, (SINGLE,))
+            return cls(folder, (SINGLE,))
         if (folder / INDEX).is_file():
-            return cls._of_index(folder, folder / INDEX)
+            return cls._of_index(folder / INDEX)
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
         files = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
@@ -98,7 +96,7 @@ class Checkpoint:
         )
 
     @classmethod
-    def _of_index(cls, path: Path, index: Path) -> Checkpoint:
+    def _of_index(cls, index: Path) -> Checkpoint:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not names:
             raise SourceError(
@@ -119,7 +117,7 @@ class Checkpoint:
                 raise IncompleteError(
                     f"{index}: names {file:.100}, which is not there; fetch the missing file."
                 )
-        return cls(path, index.parent, files, names)
+        return cls(index.parent, files, names)
 
 
 def read_json(path: Path) -> dict[str, Any]:
