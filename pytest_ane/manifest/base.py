@@ -102,13 +102,9 @@ def from_folder(path: Path, info: ValidationInfo) -> Path:
     return info.context["folder"] / path.expanduser() if info.context else path
 
 
-def _text_from_folder(text: str, info: ValidationInfo) -> str:
-    return str(from_folder(Path(text), info))
-
-
 Relative = Annotated[Path, Strict(False), AfterValidator(from_folder)]
 """A path, relative to the manifest's folder where one is validated."""
-RELATIVE = AfterValidator(_text_from_folder)
+RELATIVE = AfterValidator(lambda text, info: str(from_folder(Path(text), info)))
 """Annotation of a text that begins with such a path."""
 
 

@@ -21,7 +21,10 @@ _CODE = "a module in the manifest's folder or an installed one"
 def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[Problem]:
     """All that is wrong with a model's own keys; `folder` is the manifest's."""
     yield from _prompts(here, model)
-    yield from _variant(here, model)
+    variants = VARIANTS.get(model.family or "", ())
+    if model.variant is not None and model.variant not in variants:
+        message = f"is none of the family's variants; there are: {', '.join(variants) or 'none'}"
+        yield at_value((*here, "variant"), model.variant, message)
     if model.builder is not None:
         yield from _builder(here, model, model.builder, folder)
         return
@@ -32,7 +35,11 @@ def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[P
             if getattr(model, key):
                 yield at_key((*here, key), f'{key!r} needs a family; add family = "llama"')
         return
-    yield from _family(here, model.family, folder)
+    if model.family not in FAMILIES and not importable(model.family, folder):
+        message = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
+        if close := get_close_matches(model.family, FAMILIES, n=1):
+            message = f"{message}; did you mean {close[0]!r}?"
+        yield at_value((*here, "family"), model.family, message)
     if model.source is None:
         yield at_table(here, "'source' is missing; say where the family's weights come from")
     if model.shards is None:
@@ -52,13 +59,6 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
         if prompt.answer and model.reference.endswith(GOLDEN):
             message = "needs a reference that runs, not a file; put the answer's tokens into ids"
             yield at_value((*here, "prompts", index, "answer"), prompt.answer, message)
-
-
-def _variant(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
-    known = VARIANTS.get(model.family or "", ())
-    if model.variant is not None and model.variant not in known:
-        message = f"is none of the family's variants; there are: {', '.join(known) or 'none'}"
-        yield at_value((*here, "variant"), model.variant, message)
 
 
 def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
@@ -105,14 +105,6 @@ def chain_problems(
     module = model.reference.partition(":")[0]
     if ":" in model.reference and not importable(module, folder):
         yield at_value((*here, "reference"), model.reference, f"{module!r} is not {_CODE}")
-
-
-def _family(here: KeyPath, family: str, folder: Path) -> Iterator[Problem]:
-    if family not in FAMILIES and not importable(family, folder):
-        message = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
-        if close := get_close_matches(family, FAMILIES, n=1):
-            message = f"{message}; did you mean {close[0]!r}?"
-        yield at_value((*here, "family"), family, message)
 
 
 def importable(module: str, folder: Path | None = None) -> bool:

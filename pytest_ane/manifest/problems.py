@@ -80,13 +80,10 @@ def _laid_over(below: Table, above: Mapping[str, Any]) -> Table:
     result = {**below, **above}
     for key, value in above.items():
         old = below.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and not _replaces(value, old):
-            result[key] = _laid_over(old, value)
+        if isinstance(old, dict) and isinstance(value, dict):
+            another = any(k in value and value[k] != old.get(k) for k in ("method", "kind"))
+            result[key] = value if another else _laid_over(old, value)
     return result
-
-
-def _replaces(above: Table, below: Table) -> bool:
-    return any(key in above and above[key] != below.get(key) for key in ("method", "kind"))
 
 
 def _leads(table: Any, part: str | int) -> bool:
