@@ -162,10 +162,11 @@ def _through_coremltools(
     turns = max((len(each.steps) for each in methods.values()), default=0)
     for turn, (kind, apply) in product(range(turns), kinds.items()):
         configs = {
-            alias: _config(cto, method.steps[turn])
+            "".join((name, *suffixes)): _config(cto, method.steps[turn])
             for name, method in methods.items()
             if turn < len(method.steps) and isinstance(method.steps[turn], kind)
-            for alias in _aliases(name, turn)
+            for length in range(turn + 1)
+            for suffixes in product(_SUFFIXES, repeat=length)
         }
         # Before iOS 18 the option itself is refused.
         option = {"joint_compression": True} if turn else {}
@@ -279,12 +280,6 @@ def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, .
 
 _SUFFIXES = ("_sparsified", "_palettized", "_quantized")
 """What the passes append to a weight's name, by which a later one finds it."""
-
-
-def _aliases(name: str, turn: int) -> Iterator[str]:
-    for length in range(turn + 1):
-        for suffixes in product(_SUFFIXES, repeat=length):
-            yield name + "".join(suffixes)
 
 
 def _config(cto: Any, step: Step) -> Any:

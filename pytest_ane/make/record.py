@@ -18,7 +18,7 @@ from pytest_ane.mlprogram.errors import BuildError, CacheError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.pairing import same_form
 from pytest_ane.mlprogram.records import MLModel
-from pytest_ane.mlprogram.weights import take_census
+from pytest_ane.mlprogram.weights import Weight, take_census
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
@@ -109,7 +109,7 @@ def weights_against(
         same = record.digest == artifact.digest
         return ("build", record.weights) if same else ("changed", WeightComparison())
     plain = uncompressed_package(shard, artifact, program)
-    compressed = {weight.name for weight in take_census(program).weights if weight.stages}
+    compressed = {weight.name for weight in _compressed(program)}
     if shard.uncompressed is None and converted is not None:
         own = read_model(converted)
         if same_form(program, own):
@@ -127,9 +127,13 @@ def weights_against(
     if (reference := _reference_package(shard)) is not None:
         theirs = _read(reference, shard)
         weights = compare_weights(program, theirs)
-        if compressed and any(weight.stages for weight in take_census(theirs).weights):
+        if compressed and _compressed(theirs):
             against = "compressed"
     return against, WeightComparison(weights.distortions)
+
+
+def _compressed(program: MLModel) -> list[Weight]:
+    return [weight for weight in take_census(program).weights if weight.stages]
 
 
 def _compared(program: MLModel, plain: MLModel, shard: Shard) -> WeightComparison:
@@ -154,17 +158,13 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     artifact or a reference package, if nothing in it is compressed.
     """
     if (plain := shard.uncompressed) is not None:
-        for weight in take_census(_read(plain, shard)).weights:
-            if weight.stages:
-                raise BuildError(
-                    f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
-                    f"stored as {weight.storage}; name the program before compression."
-                )
+        for weight in _compressed(_read(plain, shard)):
+            raise BuildError(
+                f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
+                f"stored as {weight.storage}; name the program before compression."
+            )
         return plain
-    weights = take_census(program).weights
-    if not any(weight.stages for weight in weights):
+    if not _compressed(program):
         return artifact.path
-    if (reference := _reference_package(shard)) is None:
-        return None
-    others = take_census(_read(reference, shard)).weights
-    return None if any(weight.stages for weight in others) else reference
+    reference = _reference_package(shard)
+    return None if reference is None or _compressed(_read(reference, shard)) else reference

@@ -93,12 +93,6 @@ class Palettes:
         _by_groups(rows, threads, kmeans.row_errors, luts, indices, errors)
         return errors.reshape(-1)
 
-    def widened(self, nbits: int) -> Palettes:
-        """The same with indices of more bits; zeros fill the tables up."""
-        luts = np.zeros((len(self.luts), 1 << nbits), np.float16)
-        luts[:, : self.luts.shape[1]] = self.luts
-        return replace(self, luts=luts)
-
 
 def default_threads() -> int:
     """The number of threads that the user or the plugin chose for arithmetic; all cores if none."""
@@ -358,8 +352,10 @@ class _Rewriter:
                 groups=choice.groups, axis=choice.axis, threads=self.threads,
             )  # fmt: skip
             self.errors[constant_name(op)] = palettes.errors(weight, self.threads)
-            # Before iOS 18 there are no indices of 3 bits, which `unique` may come to.
-            return palettes.widened(4) if palettes.nbits == 3 and version < _IOS18 else palettes
+            if palettes.nbits == 3 and version < _IOS18:
+                # There are no indices of 3 bits, which `unique` may come to.
+                return replace(palettes, luts=np.pad(palettes.luts, [(0, 0), (0, 8)]))
+            return palettes
         except TooManyValues:
             raise
         except ValueError as why:

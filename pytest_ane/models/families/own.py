@@ -128,10 +128,18 @@ class BuilderModel:
 
     def identity(self, root: Path) -> dict[str, Any]:
         """What the shards depend on, as far as it is known without running the builder."""
+        depends: dict[str, Path] = {}
+        for path in self._model.depends:
+            if not path.exists():
+                raise ManifestError(
+                    f"{self._model.name}: depends names {path}, which is not there; check the path."
+                )
+            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            depends |= {str(file): file for file in files}
         return {
             "builder": self.target,
             "code": code_digests(self.target.partition(":")[0]),
-            "depends": digests(self._depends(), root),
+            "depends": digests(depends, root),
             "versions": {name: version(name) for name in ("numpy", "torch")},
         }
 
@@ -148,17 +156,6 @@ class BuilderModel:
         if fault := _unsound(made):
             raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {fault}.")
         return made
-
-    def _depends(self) -> dict[str, Path]:
-        paths: dict[str, Path] = {}
-        for path in self._model.depends:
-            if not path.exists():
-                raise ManifestError(
-                    f"{self._model.name}: depends names {path}, which is not there; check the path."
-                )
-            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-            paths |= {str(file): file for file in files}
-        return paths
 
 
 def _unsound(made: Conversion) -> str | None:

@@ -252,17 +252,14 @@ class DecoderFamily:
         blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
         if source.names:
             names.require(source, config, ids)
-        return DecoderModel(source, config, names, cut, self.exact(source), self.by_one_hand)
+        module = self.reference.rpartition(".")[0]
+        by_one_hand = module != "" and module == getattr(self.configure, "__module__", None)
+        return DecoderModel(source, config, names, cut, self.exact(source), by_one_hand)
 
     def exact(self, source: Source) -> Callable[[], Any] | None:
         """Opens the model of transformers that shards of a source are held against, if any."""
         kind = self.usual(source).get("model_type") or architecture_of(source.value)[1]
         return partial(self.opened, source) if self.reference or in_transformers(kind) else None
-
-    @property
-    def by_one_hand(self) -> bool:
-        module = self.reference.rpartition(".")[0]
-        return bool(module) and module == getattr(self.configure, "__module__", None)
 
     def opened(self, source: Source) -> Any:
         from pytest_ane.models.reference import DecoderReference
