@@ -26,8 +26,7 @@ import numpy as np
 
 from pytest_ane.backends import Runner
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner
-from pytest_ane.make.foreign import foreign_weights, is_layer
-from pytest_ane.make.stored import spread
+from pytest_ane.make.stored import foreign_weights, is_layer, spread
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor import Session

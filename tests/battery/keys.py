@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder._forms import BlockWeights
 from pytest_ane.models.families.gemma4._forms import RouterWeights as Gemma4Router
 from pytest_ane.models.families.zaya._forms import MixtureWeights as ZayaMixture
@@ -40,6 +39,7 @@ from tests.battery.reading import (
     windows,
 )
 from tests.battery.tiny import PREFIX
+from tests.models.families.rotary import plain_rotary
 
 
 def _of(*cases: str, shard: str = "L01") -> tuple[str, ...]:
@@ -161,7 +161,7 @@ ROPE = [
         ("longrope-dropped", "LongRoPE's are taken as plain", unscaled(500.0))),
     *_rows("RoPE scaling", _of("gemma3-linear-bf16:L00"),
         ("scaling-gemma3", "the far angles are taken as plain", read(
-            lambda c: {"rotaries": (Rotary.plain(12, 900.0), c.rotaries[1])}))),
+            lambda c: {"rotaries": (plain_rotary(12, 900.0), c.rotaries[1])}))),
     *_rows("RoPE scaling", _of("gemma4-values-cap-bf16:L01.attn"),
         ("scaling-gemma4", "the factor of proportional RoPE is not read", faster(2.0))),
     *_rows("RoPE scaling", _of("zaya-angles:L02"),
@@ -178,13 +178,13 @@ ROPE = [
         ("partial-added", "half of a head turns, and all does", angles(halved))),
     *_rows("partial RoPE", _of("phi3-longrope"),
         ("partial-dropped", "all of a head turns, and half does", angles(
-            lambda r: Rotary.plain(2 * r.channels, 500.0)))),
+            lambda r: plain_rotary(2 * r.channels, 500.0)))),
     *_rows("partial RoPE", _of("zaya:L02"),
         ("partial-zaya", "all of a head turns, and half does", angles(doubled)),
         ("partial-zaya-quarter", "a quarter of a head turns, and half does", angles(halved))),
     *_rows("partial RoPE", _of("gemma4-values-cap-bf16:L01.attn"),
         ("partial-gemma4", "all of a global head turns, and half does", read(
-            lambda c: {"rotaries": (c.rotaries[0], Rotary.plain(16, 900.0))}))),
+            lambda c: {"rotaries": (c.rotaries[0], plain_rotary(16, 900.0))}))),
     *_rows("layers that turn", _of(*_FEW, "granite"),
         ("unturned", "no layer turns", layers(lambda layer: replace(layer, rotary=None)))),
     *_rows("layers that turn", _of("smollm3:L03", "smollm3-window-biases:L00"),

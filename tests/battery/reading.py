@@ -23,6 +23,7 @@ from pytest_ane.models.families.decoder._forms import AttentionWeights, Linear
 from pytest_ane.models.families.gemma4 import _forms
 from pytest_ane.models.families.zaya._forms import AttentionWeights as ConvolvedWeights
 from tests.battery.fault import Modules, Put
+from tests.models.families.rotary import plain_rotary
 
 Reader = Callable[[Any], Any]
 """Another reader of weights in place of the family's."""
@@ -84,7 +85,7 @@ def faster(factor: float) -> Put:
 
 def unscaled(theta: float) -> Put:
     """The plain angles of a base in place of scaled ones."""
-    return angles(lambda r: Rotary.plain(r.channels, theta))
+    return angles(lambda r: plain_rotary(r.channels, theta))
 
 
 def halved(rotary: Rotary) -> Rotary:
@@ -97,7 +98,7 @@ def doubled(rotary: Rotary) -> Rotary:
     count = len(rotary.frequencies)
     theta = rotary.frequencies[1] ** -count
     assert log(theta) > 0
-    return Rotary.plain(2 * rotary.channels, theta)
+    return plain_rotary(2 * rotary.channels, theta)
 
 
 def heads(factor: int) -> Put:

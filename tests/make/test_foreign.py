@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.make.foreign import foreign_weights
+from pytest_ane.make.stored import foreign_weights
 from pytest_ane.mlprogram.pairing import WeightPair
 from pytest_ane.mlprogram.records import Operation
 from pytest_ane.mlprogram.weights import Stage, Weight

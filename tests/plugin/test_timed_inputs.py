@@ -9,8 +9,9 @@ import pytest
 
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.models.families._layout import AneLayout, Rotary
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.plugin._stopwatch import hidden_inputs, package_inputs
+from tests.models.families.rotary import plain_rotary
 
 FILE = Path("some.mlpackage")
 
@@ -28,7 +29,7 @@ def feature(name: str = "x", shape: tuple[int, ...] = (1, 8, 4, 1), high: int = 
 
 
 def test_hidden_states_have_rms_1_and_are_the_same_every_time() -> None:
-    layout = AneLayout("llama", 32, Rotary.plain(8, 1e4), context=16)
+    layout = AneLayout("llama", 32, plain_rotary(8, 1e4), context=16)
     call = hidden_inputs(layout, 4)
     assert call.tokens == 4
     assert call.inputs["x"].shape == (1, 32, 4, 1)

@@ -18,10 +18,11 @@ from pytest_ane.manifest import Probes
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.models.families import Port
-from pytest_ane.models.families._layout import AneLayout, Rotary
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.probes.cases import as_array, package_case, pixel_row, port_rows
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import HiddenProbe, in_steps, kept_rows
+from tests.models.families.rotary import plain_rotary
 from tests.probes import packages
 from tests.probes.packages import save
 
@@ -30,7 +31,7 @@ def test_a_case_of_a_family_s_shard() -> None:
     hidden = np.array([[1, -7, 3], [4, 5, 6]], np.float32)
     expected = hidden * 2
     probe = HiddenProbe("captured", "captured chat T=2", 0, ((0, 2),), hidden, expected)
-    case = probe.case(AneLayout("llama", 3, Rotary.plain(2, 100.0)))
+    case = probe.case(AneLayout("llama", 3, plain_rotary(2, 100.0)))
     assert (case.kind, case.name) == ("captured", "captured chat T=2")
     assert (case.length, case.input_max) == (2, 7.0)
     (inputs,) = case.calls
@@ -41,7 +42,7 @@ def test_a_case_of_a_family_s_shard() -> None:
 
 
 HIDDEN = np.arange(15, dtype=np.float32).reshape(5, 3)
-STATEFUL = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
+STATEFUL = AneLayout("llama", 3, plain_rotary(2, 100.0), 8)
 
 
 def test_a_case_in_steps() -> None:

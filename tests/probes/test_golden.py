@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.models.families._layout import AneLayout, Rotary
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.bert import BertLayout
 from pytest_ane.probes.golden import (
     GoldenTensors,
@@ -28,6 +28,7 @@ from pytest_ane.probes.golden import (
     read_npz,
     write_golden,
 )
+from tests.models.families.rotary import plain_rotary
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 HIDDEN = {"0.input": ROWS, "0.expected": ROWS * 2}
@@ -267,7 +268,7 @@ def test_a_cut_file_is_one_sentence(tmp_path: Path, length: int) -> None:
 SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
 SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
 CASE_ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
-LAYOUT = AneLayout("llama", 2, Rotary.plain(2, 100.0))
+LAYOUT = AneLayout("llama", 2, plain_rotary(2, 100.0))
 
 
 class Double:
@@ -304,7 +305,7 @@ def test_hidden_states(tmp_path: Path) -> None:
 
 
 def test_states_of_the_positions_before(tmp_path: Path) -> None:
-    stateful = replace(LAYOUT, rotary=Rotary.plain(2, 100.0), context=16)
+    stateful = replace(LAYOUT, rotary=plain_rotary(2, 100.0), context=16)
     note = {"name": "window", "calls": [[6, 4]], "before": 6, "undecided": [1]}
     tensors = {"0.input": CASE_ROWS, "0.expected": CASE_ROWS + 1, "0.state.k_cache": CASE_ROWS}
     longer = SHARD.model_copy(update={"context": 16})
@@ -320,7 +321,7 @@ def test_states_of_the_positions_before(tmp_path: Path) -> None:
     [
         (replace(LAYOUT, width=3), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
         (LAYOUT, SHORT, "takes at most max-tokens = 3"),
-        (AneLayout("llama", 2, Rotary.plain(2, 100.0), 3), SHORT, "context = 3"),
+        (AneLayout("llama", 2, plain_rotary(2, 100.0), 3), SHORT, "context = 3"),
         (None, SHARD, "m:L01 has no family; record its own inputs and outputs"),
     ],
 )  # fmt: skip

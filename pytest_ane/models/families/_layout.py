@@ -24,12 +24,6 @@ class Rotary:
     frequencies: tuple[float, ...]
     factor: float = 1.0
 
-    @classmethod
-    def plain(cls, head: int, theta: float) -> Rotary:
-        """Of `head` channels, at base `theta`: theta^(-2i/d) (Su et al., arXiv 2104.09864)."""
-        frequency = theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
-        return cls(tuple(frequency.tolist()))
-
     @property
     def channels(self) -> int:
         return 2 * len(self.frequencies)

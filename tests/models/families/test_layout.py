@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.families._layout import (
     AneLayout,
-    Rotary,
     attention_ports,
     causal_mask,
     write_mask,
 )
+from tests.models.families.rotary import plain_rotary
 
 
 def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
     """Pair 0 turns by 1 a position, pair 1 by 100^(-2/4) = 0.1; halves are alike."""
-    cos, sin = Rotary.plain(4, 100.0).tables(2)
+    cos, sin = plain_rotary(4, 100.0).tables(2)
     np.testing.assert_allclose(cos, [[1, 1, 1, 1], [math.cos(1), math.cos(0.1)] * 2], rtol=1e-6)
     np.testing.assert_allclose(sin, [[0, 0, 0, 0], [math.sin(1), math.sin(0.1)] * 2], rtol=1e-6)
     assert cos.dtype == sin.dtype == np.float32
@@ -29,7 +29,7 @@ def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 16), st.floats(10, 1e6))
 def test_rotary_tables_lie_on_the_unit_circle(length: int, pairs: int, theta: float) -> None:
-    cos, sin = Rotary.plain(2 * pairs, theta).tables(length)
+    cos, sin = plain_rotary(2 * pairs, theta).tables(length)
     assert cos.shape == sin.shape == (length, 2 * pairs)
     np.testing.assert_allclose(cos**2 + sin**2, 1, atol=1e-6)
     np.testing.assert_array_equal(cos[:, :pairs], cos[:, pairs:])

@@ -28,6 +28,7 @@ from tests.models.families.decoder.oracle import (
     referred,
 )
 from tests.models.families.llama.tiny import tiny_source
+from tests.models.families.rotary import plain_rotary
 
 
 def read(tensors: dict[str, Any] | None = None, **values: Any) -> DecoderConfig:
@@ -37,7 +38,7 @@ def read(tensors: dict[str, Any] | None = None, **values: Any) -> DecoderConfig:
     return LLAMA.read(source, Cut(()))[0]
 
 
-PLAIN = Rotary.plain(4, 10_000.0)
+PLAIN = plain_rotary(4, 10_000.0)
 
 
 def test_a_factor_without_a_kind_is_linear_as_llama_cpp_reads_it() -> None:
@@ -221,9 +222,9 @@ def test_the_near_layers_of_gemma_are_not_scaled() -> None:
         rope__scaling__factor=8.0,
     )  # fmt: skip
     far, near = config.rotaries
-    slow = Rotary.plain(16, 1e6)
+    slow = plain_rotary(16, 1e6)
     assert far.frequencies == tuple(f / 8 for f in slow.frequencies)
-    assert near == Rotary.plain(16, 10_000.0)
+    assert near == plain_rotary(16, 10_000.0)
 
 
 def test_granite_4_without_recurrent_layers_is_granite() -> None:
@@ -251,7 +252,7 @@ def test_a_window_of_0_is_none() -> None:
 
 def test_no_base_is_10_000_in_every_file() -> None:
     for family, architecture in (("smollm3", "smollm3"), ("mistral", "llama")):
-        assert configured(family, architecture).rotaries == (Rotary.plain(16, 10_000.0),)
+        assert configured(family, architecture).rotaries == (plain_rotary(16, 10_000.0),)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ import pytest
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families._decoders import LLAMA
-from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import DecoderModel
 from pytest_ane.models.sources import SeededSource, Source
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import tiny_source
+from tests.models.families.rotary import plain_rotary
 from tests.models.sources.checkpoints import bf16, write_checkpoint
 
 CUT = Cut(("L00", "L01", "head.0", "head.1"), max_tokens=8)
@@ -91,7 +91,7 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"model.embed_tokens.weight": bf16(np.ones((10, 16)))},
                      config=config | changes)  # fmt: skip
     (read, _) = LLAMA.read(SafetensorsSource(tmp_path), Cut(()))
-    assert read.rotaries == (Rotary.plain(4, 500.0),)
+    assert read.rotaries == (plain_rotary(4, 500.0),)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_without_a_base_it_is_10_000(tmp_path: Path) -> None:
     buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": bf16(np.ones(2))}
     write_checkpoint(tmp_path, tensors, buffer, config=config)
     read, _ = LLAMA.read(SafetensorsSource(tmp_path), Cut(()))
-    assert read.rotaries == (Rotary.plain(4, 10_000.0),)
+    assert read.rotaries == (plain_rotary(4, 10_000.0),)
 
 
 def test_a_head_of_its_own_that_is_missing(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pytest_ane.mlprogram.errors import ExecutionError, SourceError
 from pytest_ane.models.families import Cut, Port
 from pytest_ane.models.families._decoders import LLAMA
-from pytest_ane.models.families._layout import AneLayout, Rotary
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.decoder import DecoderConfig, Layer
 from pytest_ane.models.families.decoder._forms import Weights, in_halves
 from pytest_ane.models.sources import Source
 from tests.models.families.llama.tiny import tiny_model, tiny_source
+from tests.models.families.rotary import plain_rotary
 
 
 def read(**changes: Any) -> DecoderConfig:
@@ -39,7 +40,7 @@ def test_dimensions_are_read_from_metadata() -> None:
         head=8,
         epsilon=1e-5,
         scale=8**-0.5,
-        rotaries=(Rotary.plain(8, 10000.0),),
+        rotaries=(plain_rotary(8, 10000.0),),
         vocabulary=11,
         slices=3,
     )
@@ -49,7 +50,7 @@ def test_the_default_model_s_dimensions(smollm2: Source) -> None:
     config = LLAMA.read(smollm2, Cut((), context=9, stateful=True), slices=4)[0]
     assert (len(config.layers), config.width, config.ffn) == (30, 576, 1536)
     assert (config.heads, config.kv_heads, config.head) == (9, 3, 64)
-    assert (config.rotaries, config.vocabulary) == ((Rotary.plain(64, 100000.0),), 49152)
+    assert (config.rotaries, config.vocabulary) == ((plain_rotary(64, 100000.0),), 49152)
     assert config.epsilon == pytest.approx(1e-5)
     assert config.context == 9
 
@@ -94,14 +95,14 @@ def test_a_block_reads_no_other_block() -> None:
     assert {name.split(".")[1] for name in source.read} == {"0"}
 
 
-SMALL = AneLayout("llama", 3, Rotary.plain(2, 100.0))
+SMALL = AneLayout("llama", 3, plain_rotary(2, 100.0))
 
 
 SHAPES = {"x": (1, 3, 2, 1), "cos": (1, 1, 2, 2), "sin": (1, 1, 2, 2)}
 
 
 def test_inputs_of_a_stateful_block() -> None:
-    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
+    stateful = AneLayout("llama", 3, plain_rotary(2, 100.0), 4)
     inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
     expected = SHAPES | {"mask": (1, 1, 2, 4), "write": (1, 1, 2, 4)}
     assert {name: array.shape for name, array in inputs.items()} == expected
@@ -123,7 +124,7 @@ def test_inputs_of_two_positions() -> None:
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_hidden_states_come_back(length: int, width: int) -> None:
     hidden = np.arange(length * width, dtype=np.float32).reshape(length, width)
-    host = AneLayout("llama", width, Rotary.plain(2, 100.0))
+    host = AneLayout("llama", width, plain_rotary(2, 100.0))
     back = host.output({"y": host.inputs(hidden)["x"]})
     np.testing.assert_array_equal(back, hidden)
     assert back.flags.c_contiguous

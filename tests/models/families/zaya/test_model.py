@@ -12,13 +12,13 @@ import torch
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Branch, Cut, Port, Wire
-from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import Layer, Mixture
 from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya import ZayaConfig, ZayaModel, open_model, spread, wiring
 from pytest_ane.models.families.zaya._forms import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.llama.tiny import MemorySource
+from tests.models.families.rotary import plain_rotary
 from tests.models.families.zaya.tiny import CONTEXT, tiny_model, tiny_source
 
 CUT = Cut((), context=9)
@@ -44,7 +44,7 @@ def test_a_synthetic_model_is_the_published_zaya1_8b() -> None:
         epsilon=1e-5,
         scale=128**-0.5,
         layers=(Layer(0), Layer(None, sparse=True)) * 40,
-        rotaries=(Rotary.plain(64, 5e6),),
+        rotaries=(plain_rotary(64, 5e6),),
         mixture=Mixture(16, 1, 2048, normalized=False),
         slices=3,
         context=2048,
@@ -59,7 +59,7 @@ def test_dimensions_are_read_from_the_configuration() -> None:
     config = read()
     assert (len(config.layers), config.width, config.heads, config.kv_heads) == (2, 12, 4, 2)
     assert (config.head, config.ffn, config.context) == (4, 8, 9)
-    assert config.rotaries == (Rotary.plain(2, 100.0),)
+    assert config.rotaries == (plain_rotary(2, 100.0),)
 
 
 @pytest.mark.parametrize(
