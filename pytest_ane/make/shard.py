@@ -167,7 +167,15 @@ def canonicalize(package: Path) -> None:
     and its content's digest. `ProgramError` where the package is damaged.
     """
     file, message = parse_package(package)
-    _without_machine(message)
+    # The metadata say it for people, the program's `buildInfo` says it again.
+    metadata = message.description.metadata.userDefined
+    metadata.pop(f"{_OF_COREMLTOOLS}conversion_date", None)
+    if source := metadata.get(key := f"{_OF_COREMLTOOLS}source"):
+        metadata[key] = source.partition("+")[0]
+    if "buildInfo" in (attributes := message.mlProgram.attributes):
+        for pair in attributes["buildInfo"].immediateValue.dictionary.values:
+            texts = pair.value.immediateValue.tensor.strings.values
+            texts[:] = [text.partition("+")[0] for text in texts]
     file.write_bytes(canonical_bytes(message))
     manifest = package / "Manifest.json"
     try:
@@ -177,18 +185,6 @@ def canonicalize(package: Path) -> None:
             f"{manifest}: damaged ({error!r:.200}); save the package again."
         ) from None
     manifest.write_text(text)
-
-
-def _without_machine(message: Any) -> None:
-    """The metadata say it for people, the program's `buildInfo` says it again."""
-    metadata = message.description.metadata.userDefined
-    metadata.pop(f"{_OF_COREMLTOOLS}conversion_date", None)
-    if source := metadata.get(key := f"{_OF_COREMLTOOLS}source"):
-        metadata[key] = source.partition("+")[0]
-    if "buildInfo" in (attributes := message.mlProgram.attributes):
-        for pair in attributes["buildInfo"].immediateValue.dictionary.values:
-            texts = pair.value.immediateValue.tensor.strings.values
-            texts[:] = [text.partition("+")[0] for text in texts]
 
 
 def _identified(manifest: dict[str, Any], data: Path) -> str:

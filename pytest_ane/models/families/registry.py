@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pytest_ane.manifest import FAMILIES
 from pytest_ane.manifest.chain import EMBEDDING
-from pytest_ane.manifest.checks import importable
+from pytest_ane.manifest.load import importable
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Cut, Family
 from pytest_ane.models.families.own import code_digests, import_code

@@ -25,14 +25,15 @@ from torch.utils.hooks import RemovableHandle
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.reference._files import (
+    GGUFTensors,
     PublishedTensors,
     Tensors,
     class_of,
     made_from,
     parameter,
     refusing,
+    table_of,
 )
-from pytest_ane.models.reference._gguf import GGUFTensors, table_of
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import architecture_of, overridden
 from pytest_ane.models.sources.tokenizer import quiet

@@ -49,12 +49,20 @@ class ZayaReference(DecoderReference):
 
     def path(self, index: int, *, attention: bool) -> Run:
         """What the residual stream goes on with, without what a half of the layer adds."""
-        if not attention:
-            return self._mixture_path(index)
-        layer = self.opened(index)
-        layer.only("post_attention_residual_scale")
-        layer.fill()
-        return partial(each, partial(_carried, layer.module.post_attention_residual_scale))
+        if attention:
+            layer = self.opened(index)
+            layer.only("post_attention_residual_scale")
+            layer.fill()
+            return partial(each, partial(_carried, layer.module.post_attention_residual_scale))
+        layer, _, gate, _ = self.routing(index)
+        scale = layer.module.post_mlp_residual_scale
+
+        def path(x: FloatArray) -> FloatArray:
+            # The router's state is all path.
+            *_, state = self.taken(layer, x, gate)[1]
+            return np.concatenate([_carried(scale, self.states(x)), state[0].numpy()], axis=1)
+
+        return partial(each, path)
 
     def mixture(self, index: int) -> Run:
         """What leaves the layer, the router's state below it, in and out."""
@@ -66,17 +74,6 @@ class ZayaReference(DecoderReference):
             return np.concatenate([hidden[0].numpy(), state[0].numpy()], axis=1)
 
         return partial(together, run)
-
-    def _mixture_path(self, index: int) -> Run:
-        """The same without what the experts give; the router's state is all path."""
-        layer, _, gate, _ = self.routing(index)
-        scale = layer.module.post_mlp_residual_scale
-
-        def path(x: FloatArray) -> FloatArray:
-            *_, state = self.taken(layer, x, gate)[1]
-            return np.concatenate([_carried(scale, self.states(x)), state[0].numpy()], axis=1)
-
-        return partial(each, path)
 
     def undecided(self, index: int, own: range = ALL) -> Rows:
         """Positions at which rounding to fp16 decides which slot is chosen.
