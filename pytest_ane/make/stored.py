@@ -246,28 +246,19 @@ def _said(
             return f"wrong function: {name} holds {other} of {{plain}}"
     rows = np.flatnonzero(off)
     where = "all over" if off.all() else f"in {_listed(rows)}"
-    what = _content(name, stored, exact, allowed, rows)
-    return f"another program's weights, or damaged: {what} {where}"
-
-
-def _content(
-    name: str,
-    stored: FloatArray,
-    exact: FloatArray,
-    allowed: DoubleArray,
-    rows: npt.NDArray[np.int64],
-) -> str:
     a, b = (x.reshape(len(x), -1)[rows] for x in (stored, exact))
-    if not a.any():
-        return f"{name} is zero, and not in {{plain}},"
-    if moved := _moved(stored, exact, allowed, rows):
-        return f"{name} has {moved} of {{plain}}"
     with np.errstate(all="ignore"):
         gain = float((a * b).sum() / np.square(b).sum())
-        off = _lost(a, np.float32(gain) * b) > allowed[rows]
-    if not off.any():
-        return f"{name} is {gain:.3g} times that of {{plain}}"
-    return f"no compression makes {name} of that of {{plain}}"
+        scaled = not (_lost(a, np.float32(gain) * b) > allowed[rows]).any()
+    if not a.any():
+        what = f"{name} is zero, and not in {{plain}},"
+    elif moved := _moved(stored, exact, allowed, rows):
+        what = f"{name} has {moved} of {{plain}}"
+    elif scaled:
+        what = f"{name} is {gain:.3g} times that of {{plain}}"
+    else:
+        what = f"no compression makes {name} of that of {{plain}}"
+    return f"another program's weights, or damaged: {what} {where}"
 
 
 def _turned(exact: FloatArray) -> Iterator[tuple[str, Array]]:

@@ -250,7 +250,7 @@ class Resolver:
             return None
         problems = [
             *shard_problems((*here, "shard", shard), model, table, own),
-            *setting_problems(here, model, settings, layers),
+            *setting_problems(model, settings, layers),
             *evidence_problems(settings.policy, layers),
         ]
         self.problems += problems
@@ -299,7 +299,14 @@ def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[P
         message = f"is none of the family's variants; there are: {', '.join(variants) or 'none'}"
         yield at_value((*here, "variant"), model.variant, message)
     if model.builder is not None:
-        yield from _builder(here, model, model.builder, folder)
+        for key in ("family", "source", "prompts"):
+            if getattr(model, key):
+                yield at_key((*here, key), f"{key!r} and a builder exclude each other; give one")
+        if model.shards is None:
+            yield at_table(here, "'shards' is missing; name those that the builder makes")
+        module = model.builder.partition(":")[0]
+        if not importable(module, folder):
+            yield at_value((*here, "builder"), model.builder, f"{module!r} is not {_CODE}")
         return
     if model.depends and ":" not in model.reference:
         yield at_key((*here, "depends"), "'depends' needs a builder; a family's VERSION says it")
@@ -332,17 +339,6 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
         if prompt.answer and model.reference.endswith(GOLDEN):
             message = "needs a reference that runs, not a file; put the answer's tokens into ids"
             yield at_value((*here, "prompts", index, "answer"), prompt.answer, message)
-
-
-def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
-    for key in ("family", "source", "prompts"):
-        if getattr(model, key):
-            yield at_key((*here, key), f"{key!r} and a builder exclude each other; give one")
-    if model.shards is None:
-        yield at_table(here, "'shards' is missing; name those that the builder makes")
-    module = builder.partition(":")[0]
-    if not importable(module, folder):
-        yield at_value((*here, "builder"), builder, f"{module!r} is not {_CODE}")
 
 
 def chain_problems(
@@ -436,9 +432,7 @@ def shard_problems(
         yield at_value(own.origin(("reference",)), "float32", message)
 
 
-def setting_problems(
-    here: KeyPath, model: ModelTable, settings: Common, layers: Layers
-) -> Iterator[Problem]:
+def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
     """Probes without prompts, family or room."""
     probes = settings.probes
     lacking = {

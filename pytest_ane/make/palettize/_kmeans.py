@@ -235,7 +235,7 @@ def length(w: Floats, s: Floats, q: Floats, path: Integers, links: int) -> float
 
 
 @compiled
-def join(few: Integers, fewer: int, many: Integers, more: int, k: int, path: Integers) -> None:
+def join(few: Integers, many: Integers, more: int, k: int, path: Integers) -> None:
     """A path of k links: the head of one path, then the tail of the other, which it surrounds."""
     shift, x = more - k, 0
     while few[x + 1] < many[x + 1 + shift]:
@@ -269,7 +269,7 @@ def divide(
             trace(before, n, links, path)
             return penalty
         if chord and (links <= fewer or links >= more):
-            join(few, fewer, many, more, k, path)
+            join(few, many, more, k, path)
             return penalty
         if fewer < links < k:
             trace(before, n, links, few)

@@ -228,8 +228,7 @@ class LanguageModel(Buildable, Protocol):
 
 def ports_of(model: Buildable, shard: str) -> Ports:
     """A shard's ports: as its family tells them, else those of its conversion."""
-    ports: Ports = optional(model, "ports", shard) or model.conversion(shard).ports
-    return ports
+    return optional(model, "ports", shard) or model.conversion(shard).ports
 
 
 def optional(model: Buildable, method: str, shard: str) -> Any:

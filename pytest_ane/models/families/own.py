@@ -289,8 +289,7 @@ class Renaming:
         if array.ndim != len(axes):
             return array
         whole = array.reshape((1,) * len(left) + array.shape)
-        back: Array = np.transpose(whole, np.argsort((*left, *axes)))
-        return back
+        return np.transpose(whole, np.argsort((*left, *axes)))
 
 
 class RenamedLayout:

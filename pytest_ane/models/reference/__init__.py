@@ -481,7 +481,6 @@ def pooling(source: Source) -> Run:
     def pooled(hidden: FloatArray) -> FloatArray:
         x = torch.from_numpy(hidden)
         y = x[:1] if first else x.mean(dim=0, keepdim=True)
-        rows: FloatArray = (F.normalize(y) if unit else y).numpy()
-        return rows
+        return (F.normalize(y) if unit else y).numpy()
 
     return partial(each, pooled)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -303,20 +303,18 @@ def open_rows(table: Embedding) -> RowTable:
     path = table.path
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the embedding in shards.toml.")
-    of_source = path.suffix in (".gguf", ".safetensors")
-    shape, read = (_of_source if of_source else _of_array)(table)
+    if path.suffix in (".gguf", ".safetensors"):
+        source = open_source(SourceTable(path=path))
+        shape: Sequence[int] = source.shape(table.name)
+        read: Read = partial(source.rows, table.name, width=shape[-1])
+    else:
+        shape, read = _of_array(table)
     extents = [extent for extent in shape if extent != 1]
     if len(extents) != 2:
         raise SourceError(f"{table.file}: has the shape {list(shape)}, which is no table of rows.")
     if len(shape) != 2 and math.prod(shape[:-1]) != extents[0]:
         raise SourceError(f"{table.file}: has the shape {list(shape)}; let a row be the last axis.")
     return RowTable(table.file, extents[0], extents[1], table.scale, read)
-
-
-def _of_source(table: Embedding) -> tuple[Sequence[int], Read]:
-    source = open_source(SourceTable(path=table.path))
-    shape = source.shape(table.name)
-    return shape, lambda index: source.rows(table.name, index, shape[-1])
 
 
 def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:

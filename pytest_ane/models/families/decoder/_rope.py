@@ -120,7 +120,7 @@ def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
         p.refuse(
             "original_max_position_embeddings", f"max_position_embeddings is {trained}; leave one"
         )
-    _check_static(p, "dynamic", trained)
+    _check_static(p, trained)
     return plain, 1.0
 
 
@@ -170,7 +170,7 @@ def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
     most = p.trained or 0
     told = p.real("original_max_position_embeddings", most or None)
     trained = whole(told, f"{p.where}: {p.name('original_max_position_embeddings')}")
-    _check_static(p, "longrope", trained)
+    _check_static(p, trained)
     p.get("long_factor")  # Beyond the trained length.
     short = p.get("short_factor")
     if not isinstance(short, list) or len(short) != len(plain):
@@ -182,7 +182,7 @@ def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
     return plain / divisors, p.real("attention_factor", plainly)
 
 
-def _check_static(p: Parameters, kind: str, trained: int) -> None:
+def _check_static(p: Parameters, trained: int) -> None:
     if (positions := p.positions) > trained:
         p.refuse(
             "rope_type" if "rope_type" in p else "type",
