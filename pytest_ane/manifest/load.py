@@ -63,7 +63,17 @@ _CODE = "a module in the manifest's folder or an installed one"
 
 def load(path: Path) -> Manifest:
     """Read a manifest, or say all that is wrong, a line each, as `ManifestError`."""
-    return parse(_read(path), path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        fix = "run 'pytest-ane init' to write one, or name yours with --ane-manifest=FILE"
+        raise ManifestError(f"{label(path)} does not exist; {fix}.") from None
+    except OSError as error:
+        raise ManifestError(f"{label(path)} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ManifestError(f"{label(path)}:{line}: not UTF-8 text; save it as UTF-8.") from None
+    return parse(text, path)
 
 
 def parse(text: str, path: Path) -> Manifest:
@@ -118,19 +128,6 @@ def read_compression(table: Table) -> Compression:
         raise ManifestError("\n".join(dict.fromkeys(lines))) from None
     assert common.compression is not None
     return common.compression
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        fix = "run 'pytest-ane init' to write one, or name yours with --ane-manifest=FILE"
-        raise ManifestError(f"{label(path)} does not exist; {fix}.") from None
-    except OSError as error:
-        raise ManifestError(f"{label(path)} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ManifestError(f"{label(path)}:{line}: not UTF-8 text; save it as UTF-8.") from None
 
 
 _SHARED = tuple(Common.model_fields)

@@ -180,7 +180,9 @@ class Decoder:
             raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
         if not self._chain.goes_on:
             self._runs, self.done = self._chain.opened(), 0
-        return self.finished(last(self.streams(watch), count))[LOGITS]
+        streams = self.streams(watch)
+        ends = {name: rows[len(rows) - count :] for name, rows in streams.items()}
+        return self.finished(ends)[LOGITS]
 
     def streams(self, watch: Watch | None = None) -> Streams:
         """The streams after the last block, `[T, C]` for the new positions; no head runs."""
@@ -200,11 +202,6 @@ class Decoder:
                 apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
                 if watch is not None:
                     watch(step.wire, streams)
-
-
-def last(streams: Streams, count: int = 1) -> Streams:
-    """The last positions of every stream."""
-    return {name: rows[len(rows) - count :] for name, rows in streams.items()}
 
 
 def likeliest_token(logits: FloatArray) -> int:

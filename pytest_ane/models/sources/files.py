@@ -170,7 +170,12 @@ def read_modules(folder: Path) -> dict[str, Any]:
         "others": [k for k in modules if k not in ("Transformer", "Pooling", "Normalize")],
     }
     if "Pooling" in modules:
-        table["pooling"] = _pooling(read_json(folder / modules["Pooling"] / "config.json"))
+        config = read_json(folder / modules["Pooling"] / "config.json")
+        flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
+        names = [key.removeprefix(f"{_MODE}_").removesuffix("_tokens") for key in flags]
+        told = config.get(_MODE)
+        joined = "+".join(name.removesuffix("_token") for name in names) or "none"
+        table["pooling"] = told if isinstance(told, str) else joined
     return {"sentence_transformers": table}
 
 
@@ -195,14 +200,6 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         if path and (PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts):
             raise SourceError(f"{file}: names {path!r:.100}, which is not below its folder.")
     return [(path, kind.rpartition(".")[2]) for path, kind in modules]
-
-
-def _pooling(config: dict[str, Any]) -> str:
-    if isinstance(config.get(_MODE), str):
-        return str(config[_MODE])
-    flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
-    names = [key.removeprefix(f"{_MODE}_").removesuffix("_tokens") for key in flags]
-    return "+".join(name.removesuffix("_token") for name in names) or "none"
 
 
 def locate(package: str, file: str) -> Path:
@@ -239,7 +236,13 @@ def locate_snapshot(hub: str, revision: str | None = None, file: str | None = No
         ) from error
     if not isinstance(cached, str):
         if file is None:
-            _refuse_others(hub, revision)
+            from huggingface_hub import snapshot_download
+            from huggingface_hub.errors import LocalEntryNotFoundError
+
+            # Whatever is cached may be no checkpoint, which no download mends.
+            with suppress(LocalEntryNotFoundError, IncompleteError):
+                cached = snapshot_download(hub, revision=revision, local_files_only=True)
+                Checkpoint.find(Path(cached))
         raise SourceError(
             f"{needed} of {hub} is not in the Hugging Face cache ({constants.HF_HUB_CACHE}); "
             f"run: {command}"
@@ -251,12 +254,3 @@ def locate_snapshot(hub: str, revision: str | None = None, file: str | None = No
         except IncompleteError as error:
             raise SourceError(f"{str(error).partition(';')[0]}; run: {command}") from error
     return snapshot
-
-
-def _refuse_others(hub: str, revision: str | None) -> None:
-    """Raise `SourceError` where the cached repository is no checkpoint, which no download mends."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    with suppress(LocalEntryNotFoundError, IncompleteError):
-        Checkpoint.find(Path(snapshot_download(hub, revision=revision, local_files_only=True)))
