@@ -195,11 +195,10 @@ class Renaming:
                 f"{subject}: ports names {unknown[0]!r}, which its family does not have; there "
                 f"are: {', '.join(self._known)}."
             )
-        for name, port in own.items():
+        for name in own:
             shape = self._known[name].shape
-            axes = port.axes if port.axes is not None else tuple(range(len(shape)))
-            left = [n for axis, n in enumerate(shape) if axis not in axes]
-            if not set(axes) <= set(range(len(shape))) or any(n != 1 for n in left):
+            left, axes = self._axes(name, len(shape))
+            if not set(axes) <= set(range(len(shape))) or any(shape[axis] != 1 for axis in left):
                 raise ManifestError(
                     f"{subject}: ports.{name} gives the axes {list(axes)}; {name} has the shape "
                     f"{list(shape)}, and only axes of 1 may be left out."

@@ -168,16 +168,7 @@ class PublishedTensors(Tensors):
         raise lacks(self.source, wanted)
 
     def meet(self, model: Any) -> None:
-        if not self._homes:
-            # A text's model of its own has no such root.
-            state = model.state_dict()
-            if not any(name.startswith(self._root) for name in state):
-                self._text = "model."
-            self._alone = not any("language_model." in name for name in state)
-            self._homes = self._placed(model)
-
-    def _placed(self, model: Any) -> dict[str, str]:
-        """Which parameter each tensor goes into, by what a checkpoint of the model calls it."""
+        """Find the parameter of each tensor, by what a checkpoint of the model calls it."""
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import (
             WeightConverter,
@@ -185,11 +176,18 @@ class PublishedTensors(Tensors):
             rename_source_key,
         )
 
+        if self._homes:
+            return
+        state = model.state_dict()
+        # A text's model of its own has no such root.
+        if not any(name.startswith(self._root) for name in state):
+            self._text = "model."
+        self._alone = not any("language_model." in name for name in state)
         mapping = get_model_conversion_mapping(model)
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-        rules = renamings, converters, model.base_model_prefix, model.state_dict()
-        return {n: rename_source_key(self._known(n), *rules)[0] for n in self.source.names}
+        rules = renamings, converters, model.base_model_prefix, state
+        self._homes = {n: rename_source_key(self._known(n), *rules)[0] for n in self.source.names}
 
     def _known(self, name: str) -> str:
         """A tensor as this model calls it; older savers put the text's below all else."""
