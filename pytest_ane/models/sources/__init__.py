@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -300,29 +300,26 @@ class RowTable:
 
 def open_rows(table: Embedding) -> RowTable:
     """Open a table, whose values are read later; `SourceError` unless it is a matrix of numbers."""
-    path = table.path
+    path, name = table.path, table.name
+    shape: tuple[int, ...]
+    read: Read
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the embedding in shards.toml.")
     if path.suffix in (".gguf", ".safetensors"):
         source = open_source(SourceTable(path=path))
-        shape: Sequence[int] = source.shape(table.name)
-        read: Read = partial(source.rows, table.name, width=shape[-1])
+        shape, read = source.shape(name), lambda index: source.rows(name, index, shape[-1])
     else:
-        shape, read = _of_array(table)
+        try:
+            stored: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+            array: Array = stored[name] if name else stored
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+            raise SourceError(f"{table.file}: cannot be read ({error}).") from None
+        if array.dtype.kind not in "fiu":
+            raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
+        shape, read = array.shape, lambda index: array[list(index)]
     extents = [extent for extent in shape if extent != 1]
     if len(extents) != 2:
         raise SourceError(f"{table.file}: has the shape {list(shape)}, which is no table of rows.")
     if len(shape) != 2 and math.prod(shape[:-1]) != extents[0]:
         raise SourceError(f"{table.file}: has the shape {list(shape)}; let a row be the last axis.")
     return RowTable(table.file, extents[0], extents[1], table.scale, read)
-
-
-def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
-    try:
-        stored: Any = np.load(table.path, mmap_mode="r", allow_pickle=False)
-        array: Array = stored[table.name] if table.name else stored
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise SourceError(f"{table.file}: cannot be read ({error}).") from None
-    if array.dtype.kind not in "fiu":
-        raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
-    return array.shape, lambda index: array[list(index)]
