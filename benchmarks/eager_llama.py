@@ -22,9 +22,8 @@ class EagerLlama:
     def __init__(self, model: DecoderModel, context: int) -> None:
         self.config = c = model.config
         self.blocks = [model.weights.block(i) for i in range(len(c.layers))]
-        slices = [model.weights.head(i) for i in range(c.slices)]
-        self.norm = slices[0].norm
-        self.embedding = torch.cat([part.projection for part in slices])
+        norms, projections = zip(*map(model.weights.head, range(c.slices)), strict=True)
+        self.norm, self.embedding = norms[0], torch.cat(projections)
         self.tables = [torch.from_numpy(table) for table in c.rotaries[0].tables(context)]
         shape = (len(c.layers), c.kv_heads, context, c.head)
         self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
