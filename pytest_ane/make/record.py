@@ -158,10 +158,10 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     artifact or a reference package, if nothing in it is compressed.
     """
     if (plain := shard.uncompressed) is not None:
-        for weight in _compressed(_read(plain, shard)):
+        if found := _compressed(_read(plain, shard)):
             raise BuildError(
-                f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
-                f"stored as {weight.storage}; name the program before compression."
+                f"{shard.qualified}: 'uncompressed' names {plain}, but its {found[0].name} is "
+                f"stored as {found[0].storage}; name the program before compression."
             )
         return plain
     if not _compressed(program):

@@ -63,13 +63,13 @@ def build_shard(
             )
         return Artifact(shard.artifact)
     key = artifact_key(shard, identity)
-
-    def make(folder: Path) -> None:
-        step("reading weights")
-        _build(shard, key, source or model(), folder, examine, step)
-
-    name = key_digest(key)
-    return Artifact.of_entry(cache.get_or_make("artifacts", name, make, subject=shard.qualified))
+    folder = cache.get_or_make(
+        "artifacts",
+        key_digest(key),
+        lambda folder: _build(shard, key, source or model(), folder, examine, step),
+        subject=shard.qualified,
+    )
+    return Artifact.of_entry(folder)
 
 
 def uncompressed(
@@ -138,7 +138,8 @@ def _build(
         with converter_notes():
             # It tells what converted it, as the converter's own package does not.
             converted.save(str(plain))
-    step("compressing")
+    if not isinstance(shard.requested, Uncompressed):
+        step("compressing")
     notes = compress(plain, shard.requested, target, shard.qualified, errors)
     canonicalize(target)
     # A package that the disk cut short must not become an entry.

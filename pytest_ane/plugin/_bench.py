@@ -101,7 +101,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     if held is None and (not wanted(config) or is_wanted(config)):
         return
     if dropped := [item for item in items if is_dropped(item)]:
-        items[:] = [item for item in items if item not in set(dropped)]
+        items[:] = [item for item in items if not is_dropped(item)]
         config.hook.pytest_deselected(items=dropped)
 
 

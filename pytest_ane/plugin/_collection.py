@@ -148,7 +148,7 @@ def add_words(item: pytest.Item) -> None:
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that were parametrized with nothing."""
     if empty := [item for item in items if _is_empty(item)]:
-        items[:] = [item for item in items if item not in set(empty)]
+        items[:] = [item for item in items if not _is_empty(item)]
         config.hook.pytest_deselected(items=empty)
 
 

@@ -77,16 +77,22 @@ class Progress:
         self._total = total
         self._show = show
         self._start = time.perf_counter()
+        self._building = ""
 
     @contextmanager
     def building(self, shard: str) -> Iterator[Callable[[int], None]]:
         """Show that a package is being built or looked up; yields what takes its size in bytes."""
         with self.showing(self._words(shard)):
-            yield lambda size: self.done.update({shard: size})
+            self._building = shard
+            try:
+                yield lambda size: self.done.update({shard: size})
+            finally:
+                self._building = ""
 
     def step(self, shard: str, doing: str) -> None:
-        """Show what is done for a shard that is being built: `converting`."""
-        self._show(self._words(f"{shard}: {doing}"))
+        """Show what is done for the shard that is being built: `converting`."""
+        if shard == self._building:  # Also when a cause is searched a shard is built, for that.
+            self._show(self._words(f"{shard}: {doing}"))
 
     def _words(self, shard: str) -> str:
         """What is shown of a shard at work; workers of xdist show its name alone."""

@@ -250,7 +250,10 @@ def _of_torch(module: str, name: str, manifest: Path, inputs: Sequence[str]) -> 
     called = f"{name}()"
     try:
         loaded = importlib.import_module(dotted)
-        if module.endswith(".py") and Path(loaded.__file__ or "").absolute() != file:
+        if (
+            module.endswith(".py")
+            and Path(getattr(loaded, "__file__", None) or "").absolute() != file
+        ):
             raise ManifestError(f"{module}: {dotted} is the name of another module; rename it.")
         make = getattr(loaded, name, None)
         if make is None:

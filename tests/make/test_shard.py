@@ -53,7 +53,8 @@ def test_the_bytes_are_the_same(asked: Any, model: Any, tmp_path: Path) -> None:
     cold, warm = Cache(tmp_path / "cold"), Cache(tmp_path / "warm")
     doing: list[str] = []
     whole = build_shard(shard(asked), cold, identity={}, model=lambda: model, step=doing.append)
-    assert doing == ["reading weights", "converting", "compressing", "measuring its errors"]
+    steps = ["converting", "compressing", "measuring its errors"]
+    assert doing == [s for s in steps if s != "compressing" or asked != Uncompressed()]
     plain = uncompressed(shard(asked), warm, identity={}, model=lambda: model)
     made = build_shard(shard(asked), warm, identity={}, model=closed, source=plain)
     assert made.digest == whole.digest

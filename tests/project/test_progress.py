@@ -56,7 +56,7 @@ def test_a_line_is_shown_while_a_shard_is_built_and_then_erased() -> None:
     with pytest.raises(OSError, match="full"), progress.building("m:L01"):
         raise OSError("full")
     with progress.showing("waiting"):
-        pass
+        progress.step("m:L00", "converting")
     assert shown == [
         "m:L00 (1 of 2)",
         "m:L00: converting (1 of 2)",

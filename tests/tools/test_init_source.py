@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,12 @@ def number():
 def broken():
     raise OSError("no weights here")
 """
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a `net.py` of its own."""
+    monkeypatch.delitem(sys.modules, "net", raising=False)
 
 
 @pytest.mark.parametrize("source", ["net.py:Net", "net.py:pair"])

@@ -125,7 +125,8 @@ class Graph:
                 yield "softplus" if below.op == "add" else "logsumexp", exponential, op
 
     def _made(self, op: Operation, key: str) -> Operation | None:
-        only = op.only(key)
+        arguments = op.inputs.get(key, ())  # What is written as an attribute is not computed with.
+        only = arguments[0] if len(arguments) == 1 else None
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
     def _made_of(self, op: Operation) -> list[Operation]:

@@ -83,6 +83,13 @@ def largest(group: Patterns) -> int:
 
 
 @compiled
+def look_up(group: Patterns, table: Indices, indices: Indices) -> None:
+    """Fill uint8 `indices` with the table's entry for every pattern of `group`, both `[size]`."""
+    for i in range(len(group)):
+        indices[i] = table[group[i]]
+
+
+@compiled
 def pack(indices: Indices, nbits: int, packed: Indices) -> None:
     """Indices as a stream of bits, lowest first; `packed` has one byte for every 8 bits begun."""
     if nbits == 4:  # By far the most common, and this loop becomes vector instructions.
@@ -235,7 +242,7 @@ def length(w: Floats, s: Floats, q: Floats, path: Integers, links: int) -> float
 
 
 @compiled
-def join(few: Integers, many: Integers, more: int, k: int, path: Integers) -> None:
+def join(few: Integers, fewer: int, many: Integers, more: int, k: int, path: Integers) -> None:
     """A path of k links: the head of one path, then the tail of the other, which it surrounds."""
     shift, x = more - k, 0
     while few[x + 1] < many[x + 1 + shift]:
@@ -269,7 +276,7 @@ def divide(
             trace(before, n, links, path)
             return penalty
         if chord and (links <= fewer or links >= more):
-            join(few, many, more, k, path)
+            join(few, fewer, many, more, k, path)
             return penalty
         if fewer < links < k:
             trace(before, n, links, few)
@@ -365,6 +372,25 @@ def settle(
 
 
 @compiled
+def distinct(weights: Patterns, most: int) -> int:
+    """The largest number of distinct values of any group, or -1 where a weight is no number.
+
+    Counting ends at the first group that has more than `most`.
+    """
+    counts = np.zeros(PATTERNS, np.int32)
+    keys, tally = np.empty(PATTERNS, np.int32), np.empty(PATTERNS, np.int32)
+    largest_count = 0
+    for group in weights:
+        top = largest(group)
+        if top >= INFINITE:
+            return -1
+        largest_count = max(largest_count, count(group, top, counts, keys, tally))
+        if largest_count > most:
+            break
+    return largest_count
+
+
+@compiled
 def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
     """The best palettes of `k` values for groups, each weight's index in its own.
 
@@ -404,7 +430,7 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
                 key = keys[i]
                 table[key if key >= 0 else NEGATIVE - key] = c
         table[NEGATIVE] = table[0]
-        indices[g] = table[weights[g]]
+        look_up(weights[g], table, indices[g])
     return True
 
 

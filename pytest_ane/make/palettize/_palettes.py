@@ -118,7 +118,9 @@ def find_palettes(
     if mode == "uniform":
         luts, indices = _uniform(rows, threads, nbits)
     else:
-        luts, indices = _kmeans(rows, threads, nbits if mode == "kmeans" else _needed(rows))
+        luts, indices = _kmeans(
+            rows, threads, nbits if mode == "kmeans" else _needed(rows, threads)
+        )
     return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
 
 
@@ -158,17 +160,13 @@ def _kmeans(rows: Patterns, threads: int, nbits: int) -> tuple[HalfArray, Indice
     return luts.astype(np.float16), indices
 
 
-def _needed(rows: Patterns) -> int:
+def _needed(rows: Patterns, threads: int) -> int:
     """The least number of bits that holds all values of every group."""
-    most = 0
-    for group in rows:
-        patterns = np.flatnonzero(np.bincount(group))
-        if ((patterns & (kmeans.NEGATIVE - 1)) >= kmeans.INFINITE).any():
-            raise ValueError("holds a NaN or an infinity")
-        both_zeros = patterns[0] == 0 and kmeans.NEGATIVE in patterns
-        most = max(most, len(patterns) - both_zeros)
+    counts = _by_groups(rows, threads, kmeans.distinct, 1 << NBITS[-1])
+    if min(counts) < 0:
+        raise ValueError("holds a NaN or an infinity")
     for nbits in NBITS:
-        if most <= 1 << nbits:
+        if max(counts) <= 1 << nbits:
             return nbits
     raise TooManyValues("has a group of more than 256 distinct values")
 

@@ -120,7 +120,10 @@ def gated(*, by_table: bool) -> tuple[MLModel, Inputs]:
 
 
 def softplus(form: str) -> tuple[MLModel, Inputs]:
-    """As one operation, composed, or stable: `relu(x) + log(1 + exp(-|x|))`."""
+    """As one operation, composed, or stable: `relu(x) + log(1 + exp(-|x|))`.
+
+    Where it is `hidden`, the sum has an attribute by the name of what it takes.
+    """
     inputs = {"x": np.array([[-3, 0.5, 10.5]], HALF)}
     kind, stable = half(1, 3), form == "stable"
     if form == "one":
@@ -130,6 +133,9 @@ def softplus(form: str) -> tuple[MLModel, Inputs]:
         op("add", "more", kind, x="e", y=value(HALF(1))),
         op("log", "l" if stable else "y", kind, x="more"),
     )
+    if form == "hidden":
+        named = replace(tail[1], attributes={"x": value(HALF(1))})
+        return program(inputs, tail[0], named, tail[2]), inputs
     head = (op("abs", "size", kind, x="x"), op("mul", "low", kind, x="size", y=value(HALF(-1))))
     end = (op("relu", "r", kind, x="x"), op("add", "y", kind, x="r", y="l"))
     return program(inputs, *((*head, *tail, *end) if stable else tail)), inputs

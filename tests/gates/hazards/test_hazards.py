@@ -49,6 +49,8 @@ CASES = {
                  "exp(x) + 1 reaches", "relu(x) + log(1 + exp(-|x|))"),
     "composed softplus": (programs.softplus("composed"), programs.softplus("stable"), "failed",
                           "exp(x) + 1 reaches", "relu(x) + log(1 + exp(-|x|))"),
+    "hidden softplus": (programs.softplus("hidden"), programs.softplus("stable"), "failed",
+                        "exp(x) + 1 reaches", "relu(x) + log(1 + exp(-|x|))"),
     "logsumexp": (programs.logsumexp("one"), programs.logsumexp("stable"), "failed",
                   "the sum of exp(x) reaches", "subtract the maximum"),
     "composed logsumexp": (programs.logsumexp("composed"), programs.logsumexp("stable"), "failed",

@@ -103,10 +103,12 @@ def test_a_stored_mask_is_read_where_it_can_be(
     assert ([match.rule for match in found.matches], len(stored)) == (rules, reads)
 
 
-def test_importing_placement_imports_neither_torch_nor_coremltools() -> None:
+@pytest.mark.parametrize(
+    "module", ["gates.placement", "mlprogram.executor", "mlprogram.executor.ane.simulation"]
+)
+def test_what_imports_neither_torch_nor_coremltools(module: str) -> None:
     code = (
-        "import sys, pytest_ane.gates.placement; "
-        "print(*({'torch', 'coremltools'} & {*sys.modules}))"
+        f"import sys, pytest_ane.{module}; print(*({{'torch', 'coremltools'}} & {{*sys.modules}}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

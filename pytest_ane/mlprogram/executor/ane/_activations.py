@@ -144,7 +144,7 @@ _EXP2 = Table.of(np.exp2, 0, 1 / 32)
 _INVERSE = Table.of(lambda x: 1 / x, 0.5, 1 / 64)
 _TANH = Table.of(np.tanh, 0, 1 / 8)
 _SIGMOID = Table.of(lambda x: 1 / (1 + np.exp(-x)), -8, 1 / 2)
-_ERF = Table.of(exact_erf, 0, 1 / 16)
+_erf_table = cache(lambda: Table.of(exact_erf, 0, 1 / 16))  # Only erf imports torch.
 
 
 @rule(Grade.FITTED, "sqrt")
@@ -256,8 +256,9 @@ def sigmoid(x: DoubleArray) -> DoubleArray:
 def erf(x: DoubleArray) -> DoubleArray:
     """|x| up to 2 in steps of 1/16, then a line to 1, with the sign."""
     size = np.abs(x)
-    tail = np.minimum(rounded(_ERF.values[-1] + rounded(ERF_SLOPE * (size - 2))), 1)
-    return np.asarray(np.copysign(np.where(size <= 2, _ERF.at(size), tail), x))
+    table = _erf_table()
+    tail = np.minimum(rounded(table.values[-1] + rounded(ERF_SLOPE * (size - 2))), 1)
+    return np.asarray(np.copysign(np.where(size <= 2, table.at(size), tail), x))
 
 
 def _silu(x: DoubleArray) -> DoubleArray:

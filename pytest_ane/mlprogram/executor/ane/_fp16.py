@@ -12,7 +12,6 @@ division is unknown.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -107,18 +106,23 @@ def r16(y: Array | float) -> FloatArray:
         return np.asarray(_r16(y))
 
 
-def _exact(operation: Any) -> Any:
-    """An operation of two decoded numbers, which float64 holds exactly; rounded once."""
-
-    @ufunc("float32(float32, float32)")
-    def compute(x: Any, y: Any) -> Any:
-        x, y = np.float64(decoded_number(x)), np.float64(decoded_number(y))
-        return rounded_number(operation(x, y))
-
-    return compute
+_BINARY = "float32(float32, float32)"
 
 
-_add, _sub, _mul = map(_exact, (operator.add, operator.sub, operator.mul))
+# float64 holds sums and products of two decoded numbers exactly.
+@ufunc(_BINARY)
+def _add(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) + np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _sub(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) - np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _mul(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) * np.float64(decoded_number(y)))
 
 
 @rule(Grade.RECORDED, "add")

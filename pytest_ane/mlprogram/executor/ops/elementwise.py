@@ -113,7 +113,7 @@ def erf(x: Any) -> Any:
     """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x, of float64 accuracy."""
     import torch  # numpy has none, and the standard library's takes one number: 15 times as long.
 
-    numbers = np.array(x, np.float64)
+    numbers = np.require(x, np.float64, ["C", "W"])
     return torch.erf(torch.from_numpy(numbers).reshape(-1)).numpy().reshape(numbers.shape)
 
 

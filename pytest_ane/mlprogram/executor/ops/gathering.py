@@ -112,17 +112,45 @@ def _apply(data: Any, places: Any, updates: Any, mode: str) -> Any:
     return out.reshape(data.shape).astype(data.dtype, copy=False)
 
 
-def _register_scatter(name: str, gather: Any) -> None:
-    """`data` with updates put where `gather` would take them from; `places` are its parameters."""
-
-    @register(name)
-    def scatter(data: Any, indices: Any, updates: Any, mode: str = "add", **places: Any) -> Any:
-        data = np.asarray(data)
-        # Each element's position in row-major order: gathering these says where updates go.
-        order = np.arange(data.size).reshape(data.shape)
-        return _apply(data, gather(order, indices, **places), updates, mode)
+def _places(shape: tuple[int, ...]) -> Any:
+    """Each element's position in row-major order: gathering these says where updates go."""
+    return np.arange(int(np.prod(shape))).reshape(shape)
 
 
-_register_scatter("scatter", gather)
-_register_scatter("scatter_along_axis", gather_along_axis)
-_register_scatter("scatter_nd", gather_nd)
+@register("scatter")
+def scatter(
+    data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
+    validate_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Slices of updates put along an axis of the data, at the indices.
+
+    The updates have shape `data.shape[:axis] + indices.shape + data.shape[axis + 1 :]`; `mode` is
+    `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
+    """
+    data = np.asarray(data)
+    places = gather(_places(data.shape), indices, axis, validate_indices=validate_indices)
+    return _apply(data, places, updates, mode)
+
+
+@register("scatter_along_axis")
+def scatter_along_axis(
+    data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
+    validate_indices: bool = False,
+) -> Any:  # fmt: skip
+    """`scatter` at data[..., indices[...], ...]; all have the data's shape but for that axis."""
+    data = np.asarray(data)
+    places = gather_along_axis(_places(data.shape), indices, axis, validate_indices)
+    return _apply(data, places, updates, mode)
+
+
+@register("scatter_nd")
+def scatter_nd(
+    data: Any, indices: Any, updates: Any, mode: str = "add", validate_indices: bool = False
+) -> Any:
+    """`scatter` at data[indices[i, ..., :]].
+
+    Updates have shape `indices.shape[:-1] + data.shape[indices.shape[-1] :]`.
+    """
+    data = np.asarray(data)
+    places = gather_nd(_places(data.shape), indices, validate_indices=validate_indices)
+    return _apply(data, places, updates, mode)

@@ -9,7 +9,6 @@ from math import ceil
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
@@ -160,7 +159,14 @@ class DecoderConfig:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> DecoderConfig:
-        return TypeAdapter(cls).validate_python(description)
+        rotaries, mixture = description["rotaries"], description["mixture"]
+        parts = {
+            "layers": tuple(Layer(**layer) for layer in description["layers"]),
+            "rotaries": tuple(Rotary(tuple(r["frequencies"]), r["factor"]) for r in rotaries),
+            "biases": tuple(description["biases"]),
+            "mixture": None if mixture is None else Mixture(**mixture),
+        }
+        return cls(**{**description, **parts})
 
 
 Parts = Mapping[str, str]
