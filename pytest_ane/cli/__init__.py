@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from pytest_ane import __version__
+from pytest_ane.cli import apart
 from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import Output, complain, execute, write
 from pytest_ane.mlprogram.errors import OutputError
@@ -94,8 +95,10 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     return top
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, here: Path | None = None) -> int:
     """Run a command; 0, or 1 with one sentence on stderr.
+
+    What judges others' work has a process of its own, whose paths are as from `here`.
 
     As shells count it, 130 after Ctrl-C, and 141 where nobody reads any more.
 
@@ -105,11 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
+        if arguments is None and apart.is_judge(words):
+            with on_terminate(lambda: sys.exit(TERMINATED)):
+                return apart.judge(words)
         try:
             options = parser(words[0] if words else "").parse_args(words)
         except SystemExit:
             write("", end="")
             raise
+        options = apart.placed(options, here) if here else options
         with budget(options), on_terminate(lambda: sys.exit(TERMINATED)):
             return execute(options)
     except OutputError as error:

@@ -28,14 +28,17 @@ from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, 
 
 
 def make_importable(manifest: Manifest) -> None:
-    """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
+    """Put a manifest's folder last on `sys.path`, if the manifest names a module of the user's.
+
+    Last, so that nothing in it stands in for a library that is imported later.
+    """
     own = any(
         model.builder or model.family not in (None, *FAMILIES) or ":" in str(model.reference)
         for model in manifest.models
     )
     folder = str(manifest.path.absolute().parent)
     if own and folder not in sys.path:
-        sys.path.insert(0, folder)
+        sys.path.append(folder)
 
 
 def import_code(name: str, key: str) -> ModuleType:
