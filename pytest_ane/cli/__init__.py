@@ -25,7 +25,11 @@ from pytest_ane.project.process import TERMINATED, on_terminate
 __all__ = ["COMMANDS", "help_of", "load", "main", "parser"]
 
 _TOOLS = Path(__file__).parents[1] / "tools"
-_ELSEWHERE = {"try": "pytest_ane.tools._try", "worker": "pytest_ane.cluster.command"}
+_ELSEWHERE = {
+    "cluster-keys": "pytest_ane.cluster.keys",
+    "try": "pytest_ane.tools._try",
+    "worker": "pytest_ane.cluster.command",
+}
 """Commands of rooms that build on the tools, and what Python keeps for itself."""
 _PIPE = 13
 """SIGPIPE, which Windows lacks."""

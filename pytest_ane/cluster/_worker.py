@@ -43,9 +43,13 @@ _ANSWER = 5.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What one machine gives: `builds` processes, a Mac that may be asked, and their modules."""
+    """What one machine gives: `builds` processes, a Mac that may be asked, and their modules.
+
+    They listen at `host`.
+    """
 
     url: str
+    host: str
     builds: int
     mac: Machine | None
     setup: WorkerSetup
@@ -102,6 +106,7 @@ def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // max(1, len(kinds)))))
     for name, resource, machine in kinds:
         yield {
+            "host": offer.host,
             "nthreads": 1,
             "memory_limit": offer.memory,
             "preload": list(offer.preload),

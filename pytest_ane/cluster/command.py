@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, default=Path(), metavar="DIR",
         help="the checkout, where the manifest's weights and packages are (default: this one)",
     )  # fmt: skip
+    parser.add_argument("--host", metavar="ADDRESS", help="listen there (default: at this "
+                        "machine's address by which the scheduler is reached)")  # fmt: skip
+    parser.add_argument("--insecure", action="store_true", help="listen without certificates, in "
+                        "a network that is all yours: who reaches this machine's ports runs code "
+                        "on it")  # fmt: skip
     parser.add_argument("--preload", action="append", default=[], metavar="MODULE",
                         help="import this first in each process, as with dask worker")  # fmt: skip
 
@@ -43,7 +48,7 @@ def run(options: argparse.Namespace) -> Output:
     try:
         from pytest_ane.cluster._worker import Offer, machine_with_ane, serve
         from pytest_ane.cluster.tasks import WorkerSetup
-        from pytest_ane.cluster.workers import check_scheduler
+        from pytest_ane.cluster.workers import check_scheduler, require_trust
     except ImportError as error:
         raise ClusterError(
             f"A worker needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
@@ -51,6 +56,9 @@ def run(options: argparse.Namespace) -> Output:
     if builds < 0:
         raise ClusterError(f"--builds={builds}: give 0 or more.")
     check_scheduler(options.scheduler)
+    address = require_trust(
+        options.scheduler, "--insecure", host=options.host or "", insecure=options.insecure
+    )
     if not options.folder.is_dir():
         raise ClusterError(f"--folder={options.folder} is no folder; give the checkout's.")
     if options.store:
@@ -58,7 +66,8 @@ def run(options: argparse.Namespace) -> Output:
     require_cache((options.cache or default_root()).absolute())
     folder, host = options.folder.absolute(), socket.gethostname()
     setup = WorkerSetup(host, folder, options.cache, options.store)
-    offer = Offer(options.scheduler, builds, machine_with_ane(), setup, tuple(options.preload))
+    preload, mac = tuple(options.preload), machine_with_ane()
+    offer = Offer(options.scheduler, address, builds, mac, setup, preload)
     if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
     yield str(offer)

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, TypeAlias
 
 import dask
 from distributed import Client, Future
-from distributed.client import AllExit
+from distributed.client import AllExit, ClosedClientError
+from distributed.comm import get_address_host, get_local_address_for
+from distributed.utils import ensure_ip
 
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.job import Inputs, Job, needs_weights, versions
@@ -50,8 +53,11 @@ class Worker:
 class Workers:
     """Workers of a scheduler that fit the run; `ClusterError` where none answers in `timeout` s."""
 
-    def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, timeout: float, say: Callable[[str], None], *, insecure: bool = False
+    ) -> None:
         check_scheduler(url)
+        require_trust(url, "--ane-cluster-insecure", insecure=insecure)
         self.url, self.timeout, self._say = url, timeout, say
         self._known: dict[str, Worker] = {}
         self._introductions: dict[str, TaskFuture] = {}
@@ -130,7 +136,11 @@ class Workers:
         return self._submitted(task, *args, workers=[w.address for w in at], resources=resources)
 
     def _submitted(self, task: Callable[..., Any], *args: Any, **where: Any) -> TaskFuture:
-        future = self._client.submit(task, self._token, *args, pure=False, **where)
+        try:
+            future = self._client.submit(task, self._token, *args, pure=False, **where)
+        except ClosedClientError:
+            self.require_scheduler()
+            raise
         future.add_done_callback(lambda _: self._bell.set())
         return future
 
@@ -237,6 +247,28 @@ def check_scheduler(url: str) -> None:
         raise ClusterError(
             f"{printable(url)} is no scheduler's address; give one such as tcp://10.0.0.7:8786."
         )
+
+
+def require_trust(url: str, option: str, *, host: str = "", insecure: bool) -> str:
+    """This machine's address towards a scheduler, or `host`, at which it may listen.
+
+    `ClusterError` where others reach it or the scheduler, and nothing asks them who they are.
+    """
+    try:
+        own = host or get_local_address_for(url).partition("://")[2].strip("[]")
+        local = [ip_address(a).is_loopback for a in (own, ensure_ip(get_address_host(url)))]
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"{printable(host or url)} cannot be used ({printable(str(error))}); give an address "
+            "that is there."
+        ) from None
+    if insecure or all(local) or url.startswith(("tls:", "wss:")):
+        return own
+    raise ClusterError(
+        f"Whoever reaches {own if local[1] else printable(url)} could run code on this machine, "
+        "as nobody is asked who they are; use tls:// and certificates (pytest-ane cluster-keys), "
+        f"or {option} in a network that is all yours."
+    )
 
 
 def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

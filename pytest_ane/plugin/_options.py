@@ -124,6 +124,13 @@ OPTIONS = (
         default="1 min",
     ),
     Option(
+        "ane_cluster_insecure",
+        "use a scheduler without certificates, in a network that is all yours: who reaches it, or "
+        "reads along, runs code here",
+        action="store_true",
+        has_twin=False,
+    ),
+    Option(
         "ane_min_cosine",
         "override every fidelity policy's min-cosine, or that of some shards: '0.97', "
         "'L27:0.95,head*:0.98'; the last term that names a shard holds",

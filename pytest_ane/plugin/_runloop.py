@@ -226,7 +226,10 @@ def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
             reporter.ensure_newline()
             reporter.write_line(printable(f"ane: {text}", LONGEST))
 
-    workers = Workers(space.cluster_url, value(config, "ane_cluster_timeout"), say)
+    workers = Workers(
+        space.cluster_url, value(config, "ane_cluster_timeout"), say,
+        insecure=bool(config.getoption("ane_cluster_insecure")),
+    )  # fmt: skip
     try:
         with space.progress.showing("waiting for workers"):
             job = _job(config, space, items)

@@ -50,15 +50,16 @@ class Site:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
-    def schedule(self) -> subprocess.Popen[bytes]:
+    def schedule(self, *, tls: bool = False) -> subprocess.Popen[bytes]:
         """Start a scheduler."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.url = f"tcp://127.0.0.1:{port}"
+        protocol = "tls" if tls else "tcp"
+        self.url = f"{protocol}://127.0.0.1:{port}"
         process = self._start(
             "scheduler", "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", str(port),
-            "--no-dashboard",
+            "--no-dashboard", "--protocol", protocol,
         )  # fmt: skip
         until(lambda: b"Scheduler at" in self.log("scheduler"), "the scheduler")
         return process
