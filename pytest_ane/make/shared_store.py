@@ -317,15 +317,15 @@ def check_url(url: str) -> None:
 def without_credentials(url: str) -> str:
     """A URL as messages have it."""
     for secret in _secrets(url):
-        url = url.replace(f"{secret}@", "").replace(f"?{secret}", "")
+        url = url.replace(f"{secret}@", "").replace(f"?{secret}", "").replace(f"#{secret}", "")
     return printable(url, _SAID)
 
 
 def _secrets(url: str) -> list[str]:
-    """What may be secret of a URL: user and password, and the query; the longest first."""
+    """What may be secret of a URL: user and password, query, fragment; the longest first."""
     if "://" not in url:
         return []
     parts = urlsplit(url)
-    known = parts.netloc.rpartition("@")[0], parts.password or "", parts.query
+    known = parts.netloc.rpartition("@")[0], parts.password or "", parts.query, parts.fragment
     texts = {text for each in known for text in (each, unquote(each))}
     return sorted(filter(None, texts), key=len, reverse=True)

@@ -7,15 +7,19 @@ the commit picks. A change of what judges (manifest, policies, signers, gates) n
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import json
 import math
+import os
 import random
+import re
 import subprocess
+import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -26,7 +30,7 @@ from typing import Any
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.gates.base import Gate, GateTest, Subject
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
+from pytest_ane.gates.verdict import STATUSES, Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Model, Shard, load
 from pytest_ane.manifest.load import parse
 from pytest_ane.manifest.policy import WITH_ANE
@@ -39,11 +43,16 @@ from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
 from pytest_ane.records.record import Record, files_of, plain, question
 from pytest_ane.records.run import CUT_OFF, RunFile, checkout, gate_files, plugin_digest
-from pytest_ane.records.store import FOLDER, Store
+from pytest_ane.records.store import FOLDER, Store, systems_of
 from pytest_ane.records.verify import Answer, EvidenceFile, answers, combined, differences, worst
 
-_MOST = 20
 _LONGEST = 80
+_NOTHING_COLLECTED = 5
+"""pytest's exit code."""
+_SHIPPED = re.compile(rf"gates/test_(?P<gate>{'|'.join(GATES)})\.py::test_(?P=gate)\[")
+"""What the suite has of the shipped gates."""
+_SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+"""Where pytest looks for its settings."""
 _SHARE, _LEAST = 0.01, 1e-3
 """How far a figure measured again may be from the run's: other processors round differently."""
 
@@ -69,26 +78,141 @@ class Base:
         return over.model_copy(update={"models": tuple(models)})
 
     def changes(self) -> list[str]:
-        """What a pull request changes of what judges it: the manifest, and the files it names."""
+        """What a pull request changes of what judges it, policies first: manifest, files named."""
         own, theirs = load(self.path), load(self.head)
         lines = []
         before, after = _files(own), _files(theirs)  # Digests by name.
+        for name in self._around_gates():
+            before |= _digest_of(self.root, name)
+            after |= _digest_of(self.head_root, name)
         every = (*differences(_data(own), _data(theirs)), *differences(before, after))
         for path, old, new in every:
             values = f"{str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
             what = "edited" if path in before else values
             what = "added" if old is None else "removed" if new is None else what
             lines.append(f"{path} {what}")
-        if len(lines) > _MOST:
-            lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
-        return lines
+        return sorted(lines, key=lambda line: ".policy." not in line)
+
+    @cached_property
+    def head_root(self) -> Path:
+        """The folder of the pull request's checkout."""
+        return _root(self.head) or self.head.parent
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder of the base's checkout."""
+        depth = len(self.head.relative_to(self.head_root).parts)
+        return self.path.parents[depth - 1]
+
+    @cached_property
+    def own_gates(self) -> tuple[str, ...]:
+        """Gates of the base's own, by the names pytest collects them with; its code is run.
+
+        They are looked for in files that say `mark.gate`. `EvidenceError` where that fails.
+        """
+        if not (files := self._own_files):
+            return ()
+        command = [sys.executable, "-I", "-m", "pytest", "--collect-only", "-q", "-m", "gate"]
+        command += ["--ane-shards=all", f"--ane-manifest={self.path}", f"--rootdir={self.root}"]
+        done = subprocess.run(
+            [*command, "-p", "no:cacheprovider", *files],
+            cwd=self.root, capture_output=True, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        if done.returncode not in (0, _NOTHING_COLLECTED):
+            said = (done.stdout + done.stderr).strip().splitlines() or [""]
+            raise EvidenceError(f"The base's own gates cannot be collected: {said[-1]}")
+        lines = (line for line in done.stdout.splitlines() if "::" in line)
+        return tuple(line for line in lines if not _SHIPPED.match(line))
+
+    @cached_property
+    def _own_files(self) -> list[str]:
+        found = (path.relative_to(self.root) for path in self.root.rglob("*.py"))
+        visible = (path for path in found if not any(part[0] == "." for part in path.parts))
+        return sorted(str(p) for p in visible
+                      if "mark.gate" in (self.root / p).read_text("utf-8", "replace"))  # fmt: skip
+
+    def _around_gates(self) -> list[str]:
+        """Files that decide what own gates are and say: settings, conftests, what they import."""
+        if not self.own_gates:
+            return []
+        known, new = set(map(Path, _SETTINGS)), [Path(name) for name in self._own_files]
+        while new:
+            if (file := new.pop()) not in known:
+                known.add(file)
+                new += [folder / "conftest.py" for folder in file.parents]
+                new += _imported(self.root / file, file.parents)
+        return sorted(map(str, known))
+
+    def evidence(self) -> list[str]:
+        """Files of evidence that are not as the base has them."""
+        before, after = (_digests(path.parent / FOLDER) for path in (self.path, self.head))
+        return [
+            f"{FOLDER}/{name} {'added' if old is None else 'removed' if new is None else 'edited'}"
+            for name, old, new in differences(before, after)
+        ]
+
+    def require_inside(self) -> None:
+        """`EvidenceError` where a path of the pull request's is a link that leads out of it."""
+        root = _root(self.head) or self.head.parent
+        _require_inside(root, (self.head, self.head.parent / FOLDER))
+        both = [load(self.head).model_dump(), self.manifest.model_dump()]
+        named = {Path(os.path.abspath(path)) for path in _paths(both)}  # noqa: PTH100 (links stay)
+        _require_inside(root, sorted(path for path in named if path.is_relative_to(root)))
+
+
+def _digest_of(root: Path, name: str) -> dict[str, str]:
+    return {name: content_digest(root / name)} if (root / name).is_file() else {}
+
+
+def _imported(file: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """Where what a file imports may lie in a checkout: below one of these folders."""
+    with suppress(OSError, SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            for parts in (name.strip(".").split(".") for name in names):
+                for place in (folder.joinpath(*parts) for folder in folders):
+                    yield from (place.with_suffix(".py"), place / "__init__.py")
+
+
+def _root(manifest: Path) -> Path | None:
+    return next((folder for folder in manifest.parents if (folder / ".git").exists()), None)
+
+
+def _require_inside(root: Path, paths: Iterable[Path]) -> None:
+    for path in paths:
+        for each in (path, *path.rglob("*")):
+            if not each.resolve().is_relative_to(root.resolve()):
+                raise EvidenceError(
+                    f"{each.relative_to(root)} leads out of the checkout, to {each.resolve()}; put "
+                    "the file itself there."
+                )
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _paths([*value.values()])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _paths(each)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): content_digest(path) for path in files}
 
 
 @contextmanager
 def base_of(where: str, head: Path) -> Iterator[Base]:
     """The base of a pull request's manifest: a folder with its checkout, or git's name for it."""
     head = head.absolute()
-    root = next((folder for folder in head.parents if (folder / ".git").exists()), None)
+    root = _root(head)
     if (folder := Path(where)).is_dir():
         yield Base(folder.absolute() / (head.relative_to(root) if root else head.name), head)
         return
@@ -151,12 +275,20 @@ def _modules(model: Model, folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Audit:
-    """Sentences on the run, a verdict of what is due, `changes` of judges, what was `rechecked`."""
+    """Sentences on the run, a verdict of what is due, `changes` of judges, what was `rechecked`.
+
+    `evidence` are files of it that are not as the base has them.
+    """
 
     problems: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     changes: tuple[str, ...]
     rechecked: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+
+
+class _RefusedError(AneError):
+    """What a run has of a test does not count: no policy that allows what is unproven covers it."""
 
 
 class Auditor:
@@ -166,6 +298,7 @@ class Auditor:
         self, run: RunFile, base: Base, *, cache: Path | None = None, reviewed: bool = False,
         recheck: float = 0,
     ) -> None:  # fmt: skip
+        base.require_inside()
         self._run, self._base = run, base
         self._reviewed, self._recheck = reviewed, recheck
         self._manifest: Manifest = expanded(load(base.head) if reviewed else base.manifest)
@@ -179,12 +312,13 @@ class Auditor:
         """Judge everything that is due; `AneError` of a run cut off, or a wrong manifest."""
         if self._run.facts.exit_code is None:
             raise EvidenceError(f"The run has no end: {CUT_OFF}.")
-        changes = self._base.changes()
+        changes, evidence = self._base.changes(), tuple(self._base.evidence())
         with self._project.use(rehash=True):
             picked = self._picked()
             verdicts = tuple(self._verdict(test, measure=test in picked) for test in self._due)
+            verdicts += tuple(map(self._own, self._base.own_gates))
         rechecked = tuple(f"{test.gate} {test.id}" for test in picked)
-        return Audit(tuple(self._problems(changes)), verdicts, tuple(changes), rechecked)
+        return Audit(tuple(self._problems(changes)), verdicts, tuple(changes), rechecked, evidence)
 
     def allows(self, verdict: Verdict) -> bool:
         """Whether the policy lets a verdict be that is not passed."""
@@ -242,22 +376,42 @@ class Auditor:
             subject = subject.in_arithmetic((test.arithmetic,))
         try:
             return self._judged(gate, subject, measure=measure)
-        except AneError as error:
+        except UnprovenError as error:
             reason, _, remedy = str(error).partition("; ")
             return nothing(gate.name, subject.qualified, reason, remedy)
+        except AneError as error:
+            return Verdict(gate.name, subject.qualified, findings=(Finding("failed", str(error)),))
+
+    def _own(self, nodeid: str) -> Verdict:
+        """Of a gate of the base's own, what the run says of it."""
+        name, _, subject = nodeid.rpartition("::")[2].removesuffix("]").partition("[")
+        found = [
+            r.verdict for r in self._run.records if r.verdict and r.verdict.get("test") == nodeid
+        ]
+        passed = found and found[-1].get("outcome") == found[-1].get("status") == "passed"
+        said = (
+            "the run's test of it did not pass" if found else "due, and the run has no test of it"
+        )
+        findings = () if passed else (Finding("failed", said),)
+        return Verdict(name.removeprefix("test_"), subject, findings=findings)
 
     def _judged(self, gate: Gate[Any], subject: Subject, *, measure: bool) -> Verdict:
         if (record := self._run.record(gate.test(subject))) is None or record.verdict is None:
-            raise UnprovenError("due, and the run has no verdict of it")
+            raise _RefusedError("due, and the run has no verdict of it")
         outcome, status = (record.verdict.get(name) for name in ("outcome", "status"))
         if outcome != "passed":
-            raise UnprovenError(f"the run's test {outcome}, and its verdict was {status}")
+            raise _RefusedError(f"the run's test {outcome}, and its verdict was {status}")
         if subject.policy.requires_evidence(gate.name):
             return combined(self._answers(gate, subject))
-        if gate.static or not gate.recordable:  # Made again; a plan goes before a forecast.
+        if gate.static or not gate.recordable:
+            measured = self._measured(gate, subject)
+            verdict = gate.judge(measured, gate.policy(subject.policy), subject)
             if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
-                return combined(found)
-            return gate.judge(self._measured(gate, subject), gate.policy(subject.policy), subject)
+                recorded = combined(found)
+                # What nobody asked for and only the pull request has never makes anything green.
+                if self._is_of_base(gate, subject) or _is_worse(recorded, verdict):
+                    return recorded
+            return verdict
         record = self._believed(gate, subject, record)
         verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
         if measure:
@@ -266,24 +420,33 @@ class Auditor:
 
     def _believed(self, gate: Gate[Any], subject: Subject, record: Record) -> Record:
         if record.measurement is None:
-            raise UnprovenError("the run has no measurement of it")
+            raise _RefusedError("the run has no measurement of it")
         record = record.typed()
         if record.files != self._files(subject):
-            raise UnprovenError("it was measured of other bytes than lie in this checkout")
+            raise _RefusedError("it was measured of other bytes than lie in this checkout")
         if record.asked != plain(self._question(gate, subject)):
-            raise UnprovenError("its measurement answers another question than the base asks")
+            raise _RefusedError("its measurement answers another question than the base asks")
         computed = {
             label(getattr(record.measurement, "arithmetic", "typed")),
             record.environment.get("arithmetic", "typed"),
         }
         if computed != {label(gate.test(subject).arithmetic)}:
-            raise UnprovenError(f"its measurement was computed as {', '.join(sorted(computed))}")
+            raise _RefusedError(f"its measurement was computed as {', '.join(sorted(computed))}")
         if "native" in record.environment:
-            raise UnprovenError("its measurement was answered by a replay")
+            raise _RefusedError("its measurement was answered by a replay")
         units = record.environment.get("compute_units", "")
         if gate.by_device and units in WITH_ANE and (kind := without_ane(record.environment)):
-            raise UnprovenError(f"it was measured on {kind}, which proves nothing of the ANE")
+            raise _RefusedError(f"it was measured on {kind}, which proves nothing of the ANE")
         return record
+
+    def _is_of_base(self, gate: Gate[Any], subject: Subject) -> bool:
+        """Whether evidence is the base's, too, or was reviewed."""
+        here, there = (Store(p.parent / FOLDER) for p in (self._base.head, self._base.path))
+        name = subject.qualified
+        return self._reviewed or all(
+            here.read(gate.name, name, system) == there.read(gate.name, name, system)
+            for system in systems_of(gate.name, subject)
+        )
 
     def _answers(self, gate: Gate[Any], subject: Subject) -> list[Answer]:
         return answers(gate.name, subject, partial(self._recorded, gate, subject))
@@ -330,6 +493,10 @@ class Auditor:
     def _files(self, subject: Subject) -> dict[str, str]:
         shards = (subject,) if isinstance(subject, Shard) else subject.shards
         return files_of({shard.id: self._project.artifact(shard) for shard in shards})
+
+
+def _is_worse(one: Verdict, other: Verdict) -> bool:
+    return STATUSES.index(one.status) < STATUSES.index(other.status)
 
 
 def _far(told: Sequence[Figure], measured: Sequence[Figure]) -> Iterator[str]:

@@ -215,7 +215,8 @@ def versions() -> dict[str, str]:
 def gate_files(root: Path) -> dict[str, str]:
     """SHA-256 of the files of gates in use, by name: the shipped ones, and all of `gates/`."""
     folder = root / suite.FOLDER
-    own = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.py"))}
+    files = (f for f in sorted(folder.rglob("*")) if f.is_file() and "__pycache__" not in f.parts)
+    own = {file.relative_to(folder).as_posix(): file for file in files}
     shipped = {file.name: suite.in_use(root, file.name) for file in suite.files()}
     return {name: file_digest(file) for name, file in (shipped | own).items()}
 

@@ -67,7 +67,7 @@ def commands(
 def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], str]]:
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
         of_label = list(group)
-        title = f"{label} ({len(of_label)})"
+        title = f"{markdown(label)} ({len(of_label)})"
         if label != "passed":
             yield f"\n### {title}\n\n", [_item(row) for row in of_label], ""
             continue

@@ -364,10 +364,11 @@ def _verify_run(options: argparse.Namespace) -> Output:
     rows = [_row(verdict, allowed=auditor.allows(verdict)) for verdict in audit.verdicts]
     yield from (line.text for line in table(rows, width=terminal_width()))
     yield from (f"changed: {line}" for line in audit.changes)
+    yield from (f"evidence: {line}" for line in audit.evidence)
     yield f"measured again: {', '.join(audit.rechecked) or 'nothing'}"
     wrong = [*audit.problems, *(f"{r.gate} {r.subject}: {r.summary}" for r in rows if r.red)]
-    data = {"problems": audit.problems, "changes": audit.changes, "rechecked": audit.rechecked,
-            "verdicts": rows}  # fmt: skip
+    data = {"problems": audit.problems, "changes": audit.changes, "evidence": audit.evidence,
+            "rechecked": audit.rechecked, "verdicts": rows}  # fmt: skip
     if wrong:
         return Failed("\n".join(("the run does not count", *(f"  - {x}" for x in wrong))), data)
     yield "the run counts"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -494,3 +495,174 @@ def test_an_older_record_is_named(recorded: Checkout, system: str) -> None:
     assert recorded.complaints() == [
         "placement: its evidence was rolled back: record 1 stands in place of record 2"
     ]
+
+
+def complaint(checkout: Checkout) -> str:
+    """Why the check is red, where it is for one reason before anything is judged."""
+    (said,) = checkout.complaints()
+    return said
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda path, base: relink(path / "good.mlpackage", base / "good.mlpackage"),
+        lambda path, base: relink(
+            path / "good.mlpackage/Data/com.apple.CoreML/weights/weight.bin",
+            base / "good.mlpackage/Data/com.apple.CoreML/weights/weight.bin",
+        ),
+        lambda path, base: relink(path / "float32.mlpackage", base / "good.mlpackage"),
+        lambda path, base: relink(path / "evidence", base),
+        lambda path, base: relink(path / "shards.toml", base / "shards.toml"),
+    ],
+    ids=["package", "weights", "reference", "evidence", "manifest"],
+)
+def test_no_path_leads_out_of_the_checkout(
+    checkout: Checkout, link: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    """Such as to the checkout of the base, whose package is right."""
+    base = tmp_path / "base"
+    shutil.copytree(checkout.path, base, ignore=shutil.ignore_patterns(".git"))
+    checkout.spoil()
+    link(checkout.path, base)
+    checkout.commit("change")
+    checkout.run()
+    assert re.search(r" leads out of the checkout, to .*/base", complaint(checkout))
+
+
+def relink(path: Path, target: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def test_a_link_inside_of_the_checkout_is_followed(checkout: Checkout) -> None:
+    (checkout.path / "good.mlpackage").rename(checkout.path / "kept.mlpackage")
+    (checkout.path / "good.mlpackage").symlink_to("kept.mlpackage")
+    git(checkout.path, "add", "--force", "good.mlpackage", "kept.mlpackage")
+    checkout.commit("change")
+    checkout.run()
+    assert not checkout.complaints()
+
+
+def test_what_may_be_unproven_must_not_have_failed(checkout: Checkout) -> None:
+    """One status for missing evidence; a test that failed, or is not there, is no such thing."""
+    add(checkout.path / "shards.toml", "[models.own.policy]\nunproven = 'allow'\n")
+    checkout.commit("unproven is allowed")
+    git(checkout.path, "tag", "--force", "base")
+    checkout.spoil()
+    checkout.commit("change")
+    checkout.run()
+    assert red_of(checkout) == {"fidelity": "failed"}
+
+    def leave_out(lines: list[Data]) -> None:
+        lines.remove(of_fidelity(lines))
+        lines[-1]["end"]["records"] -= 1
+
+    edited(checkout, leave_out)
+    assert red_of(checkout) == {"fidelity": "failed"}
+
+
+def red_of(checkout: Checkout) -> dict[str, str]:
+    """Gates that no policy lets be, with their status."""
+    run = read_run(checkout.path / "run.jsonl")
+    with base_of("base", checkout.path / "shards.toml") as base:
+        auditor = Auditor(run, base, cache=checkout.project.workshop.cache)
+        verdicts = auditor.audit().verdicts
+        return {v.gate: v.status for v in verdicts
+                if v.status != "passed" and not auditor.allows(v)}  # fmt: skip
+
+
+def test_loosened_policies_are_told_first_and_all(checkout: Checkout) -> None:
+    lines = [f'[models.own.shard.x{i:02}]\nartifact = "good.mlpackage"\nreference = "none"\n'
+             for i in range(30)]  # fmt: skip
+    add(checkout.path / "shards.toml", "".join(lines))
+    add(checkout.path / "shards.toml", "[models.own.policy.fidelity]\nmin-cosine = 0.1\n")
+    with base_of("base", checkout.path / "shards.toml") as base:
+        changes = base.changes()
+    assert len(changes) > 30
+    assert changes[0] == "own.policy.fidelity.min_cosine 0.97 -> 0.1"
+
+
+@pytest.mark.slow
+def test_a_plan_that_nobody_asked_for_makes_nothing_green(
+    checkout: Checkout, genuine: None
+) -> None:
+    """Of a pull request; what the base has is the base's."""
+    (checkout.path / ".gitignore").write_text("run.jsonl\n__pycache__\n.pytest_cache\n")
+    add(checkout.path / "shards.toml", '[models.own.policy.placement]\nrequire = "predicted"\n')
+    checkout.commit("predicted")
+    git(checkout.path, "tag", "--force", "base")
+    with Replayer(Script()):
+        checkout.project.gate(*RECORD)
+    checkout.commit("a plan")
+    assert checkout.run("--ane-backend=cpu").ret == 0
+    assert complaint(checkout).startswith("placement: 100.0% of the estimated work is off the ANE")
+    assert checkout.audit().evidence == ("evidence/own/good.placement.json added",)
+    git(checkout.path, "tag", "--force", "base")
+    assert not checkout.complaints()
+
+
+OWN_GATE = """\
+from pathlib import Path
+import pytest
+from limits import MOST
+
+@pytest.mark.gate
+def test_small(ane_artifact):
+    assert ane_artifact.size < MOST
+    assert ane_artifact.size < int(Path(__file__).with_name("most.txt").read_text())
+"""
+
+
+@pytest.fixture
+def with_own(checkout: Checkout) -> Checkout:
+    """A base that has a gate of its own, with a helper and a file of data."""
+    own_gate(checkout.path, "", "test_small.py")
+    for name, text in {
+        "test_small.py": OWN_GATE, "limits.py": "MOST = 1_000_000\n", "most.txt": "1000000\n",
+    }.items():  # fmt: skip
+        (checkout.path / "gates" / name).write_text(text)
+    checkout.commit("a gate of our own")
+    git(checkout.path, "tag", "--force", "base")
+    return checkout
+
+
+@pytest.mark.slow
+def test_own_gates_are_due(with_own: Checkout) -> None:
+    assert with_own.run().ret == 0
+    assert not with_own.complaints()
+
+    def leave_out(lines: list[Data]) -> None:
+        (own,) = (line for line in lines if line.get("gate") == "small")
+        lines.remove(own)
+        lines[-1]["end"]["records"] -= 1
+
+    edited(with_own, leave_out)
+    assert with_own.complaints() == ["small: due, and the run has no test of it"]
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pytest.ini", "[pytest]\naddopts = -k 'not small'\n"),
+        ("pytest.ini", "[pytest]\npython_files = test_f*.py test_c*.py test_p*.py\n"),
+        ("conftest.py", "import pytest\ndef pytest_collection_modifyitems(items):\n"
+         "    [i.add_marker(pytest.mark.skip) for i in items if 'small' in i.name]\n"),
+        ("gates/conftest.py", "collect_ignore = ['test_small.py']\n"),
+        ("gates/limits.py", "MOST = 10**12\n"),
+        ("gates/most.txt", "1000000000000\n"),
+        ("gates/pytest.py", "raise SystemExit(0)\n"),
+    ],
+)  # fmt: skip
+def test_own_gates_cannot_be_talked_away(with_own: Checkout, name: str, text: str) -> None:
+    (with_own.path / name).write_text(text)
+    with_own.commit("change")
+    with_own.run()
+    audit = with_own.audit()
+    assert any(line.startswith(f"{name} ") for line in audit.changes)
+    assert "what judges the run is changed, and nobody has reviewed it" in audit.problems
