@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import dask
 from distributed import Client, Future
 from distributed.client import AllExit, ClosedClientError
-from distributed.comm import get_address_host, get_local_address_for
+from distributed.comm.addressing import get_address_host, get_local_address_for
 from distributed.utils import ensure_ip
 
 from pytest_ane.cluster import tasks

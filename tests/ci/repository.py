@@ -13,7 +13,8 @@ CONTEXT = {
     "runner.environment": "github-hosted",
     "github.token": "token-of-the-run",
     "inputs.branch": "feature",
-    "contains(github.event.pull_request.labels.*.name, 'ane-reviewed')": "false",
+    "github.event.pull_request.number": "7",
+    "steps.review.outputs.label != ''": "false",
     "secrets.EVIDENCE_KEY": "a key",
     "secrets.EVIDENCE_PASSWORD": "a password",
 }

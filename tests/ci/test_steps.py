@@ -226,6 +226,29 @@ def test_who_recorded_it_is_asked_of_every_file(tmp_path: Path, code: int, asked
     assert calls(tmp_path)[0].endswith(who)
 
 
+@pytest.mark.parametrize(
+    ("number", "ref", "asked"),
+    [
+        ("7", "refs/pull/7/merge", "7"),
+        ("", "refs/heads/gh-readonly-queue/main/pr-12-0a1b2c3d", "12"),
+        ("", "refs/heads/main", ""),
+    ],
+)
+def test_the_label_of_a_review_names_the_commit(
+    tmp_path: Path, number: str, ref: str, asked: str
+) -> None:
+    """In a merge queue, too, whose event has no pull request."""
+    repository, _ = cloned(tmp_path)
+    runner = machine(tmp_path, repository)
+    runner.context = {**runner.context, "github.event.pull_request.number": number}
+    runner.env = {**runner.env, "GITHUB_REF": ref}
+    (done,) = runner.some("verify", ["Who reviewed it"])
+    assert done.code == 0, done.output
+    said = calls(tmp_path)
+    assert [call.split()[2] for call in said] == [f"repos/me/mine/pulls/{asked}"] * bool(asked)
+    assert all('"ane-reviewed-\\(.head.sha[:12])"' in call for call in said)
+
+
 def cloned(tmp_path: Path) -> tuple[Path, Path]:
     """A clone with one evidence file, and its origin."""
     files = {"evidence/own/L00.placement.json": "{ }\n", ".gitignore": ".runner\n"}
