@@ -19,6 +19,8 @@ import os
 import shutil
 import stat
 import tarfile
+import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,6 +36,8 @@ from pytest_ane.mlprogram.strict_json import parse_json
 from pytest_ane.mlprogram.text import printable
 
 SEAL = "seal.json"
+_MOST_FILES = 4096
+"""Of an entry, which has some twenty."""
 _FINDER = ".DS_Store"
 """What macOS adds to a folder that someone looks at; inside a package it would count."""
 
@@ -108,7 +112,9 @@ def unpacked(archive: BinaryIO, entry: Path) -> str:
     """Unpack an archive into an empty folder; why that could not be done, else empty."""
     try:
         with tarfile.open(fileobj=archive, mode="r:") as tar:
-            for member in tar:
+            for number, member in enumerate(tar):
+                if number == _MOST_FILES:
+                    return f"it has more than {_MOST_FILES:,} files"
                 if not member.isreg() or member.issparse():
                     return f"{printable(member.name, _SAID)} is no file of an entry"
                 tar.extract(member, entry, filter="data")
@@ -131,6 +137,10 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
 """Extras of pytest-ane that have what a protocol needs."""
 _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
+_MOST_BYTES = 1 << 36
+"""Of an archive whose size nobody tells."""
+_LOOK, _PATIENCE = 0.05, 60.0
+"""Seconds between two looks at a download, and how long it may bring nothing."""
 _SAID = 200
 """Characters of what a library says of an error."""
 
@@ -163,7 +173,7 @@ class SharedStore:
         name = _name(kind, key)
         if self._asked:
             with self._reading():
-                self._files.get_file(self._path(name), str(archive))
+                self._download(self._path(name), archive)
         if not archive.is_file():
             return None
         entry.mkdir()
@@ -206,6 +216,44 @@ class SharedStore:
         if self.is_writable and self._asked:
             with self._writing(name):
                 self._put(file, name, replace=True)
+
+    def _download(self, path: str, archive: Path) -> None:
+        """Copy a file, of which no more is taken than was told, as long as something comes.
+
+        What reads is a thread of its own, for libraries may wait without an end.
+        """
+        from fsspec.callbacks import Callback
+
+        ended, wrong = threading.Event(), list[Exception]()
+
+        class Watch(Callback):  # type: ignore[misc]
+            def relative_update(self, inc: int = 1) -> None:
+                self.value += inc
+                if ended.is_set() or self.value > (most := self.size or _MOST_BYTES):
+                    raise OSError(f"{_short(path)} has more than the {most:,} bytes told")
+
+        watch = Watch()
+
+        def copy() -> None:
+            try:
+                self._files.get_file(path, str(archive), callback=watch)
+            except Exception as error:
+                wrong.append(error)
+            ended.set()
+
+        threading.Thread(target=copy, daemon=True).start()
+        done, since = 0, time.monotonic()
+        while not ended.wait(_LOOK):
+            # What copies a folder's file tells nothing meanwhile.
+            come = max(watch.value, archive.stat().st_size if archive.exists() else 0)
+            if come > done:
+                done, since = come, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE:
+                ended.set()
+                wrong.append(TimeoutError(f"nothing came for {_PATIENCE:.0f} s"))
+        if wrong:
+            archive.unlink(missing_ok=True)
+            raise wrong[0]
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:

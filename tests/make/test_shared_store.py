@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.make.shared_store import _MOST_FILES, SharedStore, unpacked
 from pytest_ane.mlprogram.errors import CacheError
 from tests.s3_server import BUCKET, FAULTS, LOST, S3Server, s3_server
 
@@ -335,3 +337,41 @@ def test_a_cache_that_is_bounded_keeps_what_is_used(tmp_path: Path) -> None:
     new = Cache(tmp_path / "cache", max_size=0)
     made = new.get_or_make("artifacts", "d" * 64, make)
     assert [entry.path for entry in new.entries()] == [made]
+
+
+def test_an_archive_of_too_many_files_is_left_at_once(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for number in range(_MOST_FILES + 1):
+            tar.addfile(tarfile.TarInfo(f"f{number}"))
+    archive.seek(0)
+    (tmp_path / "entry").mkdir()
+    assert unpacked(archive, tmp_path / "entry") == "it has more than 4,096 files"
+
+
+@pytest.mark.parametrize(
+    ("stalls", "says"),
+    [(False, "has more than the 10 bytes told"), (True, "nothing came for 0 s")],
+)
+def test_a_download_ends(
+    stalls: bool, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes and in time; then the entry is made here."""
+    said: list[str] = []
+    shared = SharedStore(str(tmp_path / "store"), said.append)
+    monkeypatch.setattr("pytest_ane.make.shared_store._PATIENCE", 0.2)
+
+    def get_file(path: str, archive: str, callback: Any) -> None:
+        callback.set_size(10)
+        while True:
+            if stalls:
+                threading.Event().wait(30)
+            callback.relative_update(7)
+
+    monkeypatch.setattr(shared._files, "get_file", get_file)
+    (tmp_path / "here").mkdir()
+    started = time.monotonic()
+    assert shared.fetch("artifacts", KEY, tmp_path / "here") is None
+    assert time.monotonic() - started < 20
+    assert says in said[0]
+    assert not list((tmp_path / "here").iterdir())
