@@ -24,10 +24,10 @@ def _built_once(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     folder, build = tmp_path_factory.getbasetemp() / "built", building._build
     folder.mkdir(exist_ok=True)
 
-    def copied(shard: Any, key: dict[str, Any], model: Any, target: Path, examine: Any) -> None:
+    def copied(shard: Any, key: dict[str, Any], model: Any, target: Path, *told: Any) -> None:
         entry = folder / key_digest(key)
         if not entry.is_dir():
-            build(shard, key, model, target, examine)
+            build(shard, key, model, target, *told)
             shutil.copytree(target, entry)
             return
         shutil.copytree(entry, target, dirs_exist_ok=True)
