@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_ane.cli.output import complain
 
-JUDGES = ("verify", "verify-run")
+JUDGES = {"verify", "verify-run"}
 """Actions of `evidence` that judge what others give."""
 _KEPT = ("COLUMNS", "FORCE_COLOR", "LANG", "LC_ALL", "NO_COLOR", "TERM", "TMPDIR", "TZ")
 """Variables that say how to print, and where temporary files are."""
@@ -27,12 +27,12 @@ _KEPT = ("COLUMNS", "FORCE_COLOR", "LANG", "LC_ALL", "NO_COLOR", "TERM", "TMPDIR
 
 def is_judge(words: Sequence[str]) -> bool:
     """Whether a command line judges what others give, and does not only print its help."""
-    return words[:1] == ["evidence"] and any(word in JUDGES for word in words[1:2])
+    return words[:1] == ["evidence"] and bool(JUDGES & {*words}) and not {"-h", "--help"} & {*words}
 
 
 def judge(words: Sequence[str]) -> int:
     """Run a command line in a process of its own; its exit code."""
-    if words[1] == "verify-run" and not sys.flags.isolated:
+    if "verify-run" in words and not sys.flags.isolated:
         complain(
             "verify-run would import what lies in the pull request; run it isolated: "
             "python -I -m pytest_ane.cli evidence verify-run ..."
@@ -50,11 +50,12 @@ def judge(words: Sequence[str]) -> int:
 
 def environment(home: Path) -> dict[str, str]:
     """Variables of a judge: none that a library takes for a place of code or of configuration."""
-    git = shutil.which("git") or ""
+    git = shutil.which("git")
+    folders = [str(Path(git).parent)] if git else []
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return kept | {
         "HOME": str(home),
-        "PATH": os.pathsep.join(dict.fromkeys([str(Path(git).parent), *os.defpath.split(":")])),
+        "PATH": os.pathsep.join([*folders, *os.defpath.split(os.pathsep)]),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",

@@ -13,7 +13,7 @@ _ROLES = ("scheduler", "worker", "client")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to write."""
+    """The folder that the key is written to."""
     words = "a folder that nobody else reads (default: cluster-keys)"
     parser.add_argument(
         "folder", type=Path, nargs="?", default=Path("cluster-keys"), metavar="DIR", help=words

@@ -153,7 +153,7 @@ class Base:
 
     def require_inside(self) -> None:
         """`EvidenceError` where a path of the pull request's is a link that leads out of it."""
-        root = _root(self.head) or self.head.parent
+        root = self.head_root
         _require_inside(root, (self.head, self.head.parent / FOLDER))
         both = [load(self.head).model_dump(), self.manifest.model_dump()]
         named = {Path(os.path.abspath(path)) for path in _paths(both)}  # noqa: PTH100 (links stay)
@@ -316,7 +316,8 @@ class Auditor:
         with self._project.use(rehash=True):
             picked = self._picked()
             verdicts = tuple(self._verdict(test, measure=test in picked) for test in self._due)
-            verdicts += tuple(map(self._own, self._base.own_gates))
+            judging = replace(self._base, path=self._base.head) if self._reviewed else self._base
+            verdicts += tuple(map(self._own, judging.own_gates))
         rechecked = tuple(f"{test.gate} {test.id}" for test in picked)
         return Audit(tuple(self._problems(changes)), verdicts, tuple(changes), rechecked, evidence)
 

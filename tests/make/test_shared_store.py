@@ -6,7 +6,6 @@ import io
 import os
 import tarfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -370,8 +369,6 @@ def test_a_download_ends(
 
     monkeypatch.setattr(shared._files, "get_file", get_file)
     (tmp_path / "here").mkdir()
-    started = time.monotonic()
     assert shared.fetch("artifacts", KEY, tmp_path / "here") is None
-    assert time.monotonic() - started < 20
     assert says in said[0]
     assert not list((tmp_path / "here").iterdir())

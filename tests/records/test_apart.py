@@ -92,6 +92,21 @@ def test_only_what_is_judged_is_read(project: Project, tmp_path: Path) -> None:
     assert "open .numba_config.yaml" in watched(checkout, tmp_path, checkout.path)[1]
 
 
+@pytest.mark.parametrize(
+    ("line", "apart_"),
+    [
+        ("evidence verify-run run.jsonl --policy-from base", True),
+        ("evidence --manifest x.toml verify-run run.jsonl", True),
+        ("evidence verify", True),
+        ("evidence list", False),
+        ("evidence verify-run --help", False),
+        ("explain verify", False),
+    ],
+)
+def test_who_judges(line: str, apart_: bool) -> None:
+    assert apart.is_judge(line.split()) is apart_
+
+
 def test_the_environment_is_made_of_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

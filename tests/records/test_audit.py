@@ -644,6 +644,17 @@ def test_own_gates_are_due(with_own: Checkout) -> None:
     assert with_own.complaints() == ["small: due, and the run has no test of it"]
 
 
+@pytest.mark.slow
+def test_an_own_gate_that_a_review_let_go_is_not_due(with_own: Checkout) -> None:
+    (with_own.path / "gates/test_small.py").unlink()
+    with_own.commit("change")
+    assert with_own.run().ret == 0
+    assert "small: due, and the run has no test of it" in with_own.complaints()
+    audit = with_own.audit(reviewed=True)
+    assert not audit.problems
+    assert {v.status for v in audit.verdicts} == {"passed"}
+
+
 @pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.parametrize(
